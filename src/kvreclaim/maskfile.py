@@ -1,0 +1,141 @@
+"""Named arrays in keep-mask files: ``.npz``, ``.npy`` and ``.safetensors``; never pickle.
+
+docs/mask-file.md gives the format. Every array is one keep mask under the mask's name. The header is JSON
+text: in ``.npz`` the UTF-8 bytes of a uint8 array named ``__kvreclaim__``, in ``.safetensors`` the entry
+``kvreclaim`` of the file's own header. A ``.npy`` file holds one mask, named after the file, and no header.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.errors import InputError
+from kvreclaim.results import write_bytes
+
+HEADER = "__kvreclaim__"
+_ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal masks make equal files
+
+_UNREADABLE = (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError)
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def read_arrays(path: str | PathLike[str]) -> tuple[str | None, Arrays]:
+    """Read a file's header, if it has one, and its arrays by name.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, a directory, of another kind, truncated, pickled, or holds no array.
+    """
+    file = Path(path)
+    read = _codec(file, _READERS)
+    if file.is_dir():
+        raise InputError(f"{file}: is a directory; pass a .npz, .npy or .safetensors file")
+    if not file.exists():
+        raise InputError(f"{file}: no such file")
+    try:
+        header, arrays = read(file)
+    except _UNREADABLE as error:
+        raise InputError(f"{file}: {_reason(error)}") from error
+    if not arrays:
+        raise InputError(f"{file}: holds no keep mask")
+    return header, arrays
+
+
+def write_arrays(path: str | PathLike[str], header: str, arrays: Arrays) -> None:
+    """Write a header and named arrays, whole or not at all; equal input makes equal files.
+
+    Raises
+    ------
+    InputError
+        If the ending is unknown, there is no array, a name is reserved, or the file can't be written.
+    """
+    file = Path(path)
+    write = _codec(file, _WRITERS)
+    if not arrays or HEADER in arrays:
+        raise InputError(f"{file}: pass at least one mask, none of them named {HEADER}")
+    write_bytes(file, write(file, header, arrays))
+
+
+def _codec(file: Path, codecs: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    if file.suffix not in codecs:
+        raise InputError(f"{file}: unknown kind of file; keep masks are .npz, .npy or .safetensors")
+    return codecs[file.suffix]
+
+
+def _reason(error: Exception) -> str:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "pickle" in text.lower():
+        return "holds pickled objects, which are never loaded; save a bool array"
+    return f"not a whole keep-mask file ({text})"
+
+
+def _read_npz(file: Path) -> tuple[str | None, Arrays]:
+    arrays: Arrays = {}
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            with archive.open(member) as stream:
+                arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(
+                    stream, allow_pickle=False
+                )
+    header = arrays.pop(HEADER, None)
+    return (None if header is None else header.astype(np.uint8).tobytes().decode()), arrays
+
+
+def _write_npz(_file: Path, header: str, arrays: Arrays) -> bytes:
+    buffer = BytesIO()
+    members = {HEADER: np.frombuffer(header.encode(), np.uint8), **arrays}
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in members.items():
+            archive.writestr(
+                zipfile.ZipInfo(f"{name}.npy", _ZIP_DATE), _npy_bytes(array), zipfile.ZIP_DEFLATED
+            )
+    return buffer.getvalue()
+
+
+def _read_npy(file: Path) -> tuple[str | None, Arrays]:
+    return None, {file.stem: np.load(file, allow_pickle=False)}
+
+
+def _write_npy(file: Path, _header: str, arrays: Arrays) -> bytes:
+    if len(arrays) != 1:
+        raise InputError(f"{file}: .npy holds one mask, got {len(arrays)}; save to .npz")
+    return _npy_bytes(next(iter(arrays.values())))
+
+
+def _npy_bytes(array: NDArray[Any]) -> bytes:
+    buffer = BytesIO()
+    np.lib.format.write_array(buffer, array, version=(1, 0), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _read_safetensors(file: Path) -> tuple[str | None, Arrays]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            header = (opened.metadata() or {}).get("kvreclaim")
+            return header, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (not a mapping)
+    except SafetensorError as error:
+        raise ValueError(str(error)) from error
+
+
+def _write_safetensors(_file: Path, header: str, arrays: Arrays) -> bytes:
+    from safetensors.numpy import save
+
+    contiguous = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return bytes(save(contiguous, metadata={"kvreclaim": header}))
+
+
+_READERS = {".npz": _read_npz, ".npy": _read_npy, ".safetensors": _read_safetensors}
+_WRITERS = {".npz": _write_npz, ".npy": _write_npy, ".safetensors": _write_safetensors}

@@ -1,0 +1,68 @@
+"""Policies: what decides the keep mask from scores and a budget.
+
+To add one, write its file with a frozen dataclass derived from `Policy`, and name it in `_POLICIES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from kvreclaim.errors import InputError
+from kvreclaim.policies.base import Policy, budget_at
+from kvreclaim.policies.block_wise import BlockWise
+from kvreclaim.policies.h2o import H2O
+from kvreclaim.policies.lowest_importance import LowestImportance
+from kvreclaim.policies.random_tokens import RandomTokens
+from kvreclaim.policies.reclaimability_aware import ReclaimabilityAware
+from kvreclaim.policies.snapkv import SnapKV
+from kvreclaim.policies.streaming_llm import StreamingLLM
+
+__all__ = [
+    "H2O",
+    "BlockWise",
+    "LowestImportance",
+    "Policy",
+    "RandomTokens",
+    "ReclaimabilityAware",
+    "SnapKV",
+    "StreamingLLM",
+    "budget_at",
+    "get",
+    "names",
+]
+
+_POLICIES: dict[str, type[Policy]] = {
+    policy.name: policy
+    for policy in (RandomTokens, LowestImportance, BlockWise, ReclaimabilityAware, StreamingLLM, H2O, SnapKV)
+}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the policies."""
+    return tuple(_POLICIES)
+
+
+def get(name: str, **configuration: Any) -> Policy:
+    """Return a policy by its name.
+
+    Parameters
+    ----------
+    name
+        One of `names()`.
+    configuration
+        The policy's parameters, such as ``beta=0.4``; those left out keep their defaults.
+
+    Raises
+    ------
+    InputError
+        If the policy or one of its parameters does not exist, or a value is out of range.
+    """
+    if name not in _POLICIES:
+        raise InputError(f"unknown policy {name!r}: pass one of {', '.join(_POLICIES)}")
+    parameters = [field.name for field in fields(_POLICIES[name])]  # type: ignore[arg-type]  # each is a dataclass
+    unknown = sorted(set(configuration) - set(parameters))
+    if unknown:
+        takes = f"pass {', '.join(parameters)}" if parameters else "it takes none"
+        raise InputError(f"policy {name} has no parameter {', '.join(unknown)}: {takes}")
+    return _POLICIES[name](**configuration)

@@ -1,0 +1,76 @@
+"""Tidy rows made ready to draw: labels, bars of one standard deviation, and the texts that a pointer shows.
+
+A drawn row has a role: ``curve`` (a line), ``line`` (a line with its points), ``bar``, ``dot``, ``mark`` (a hollow
+diamond: a closed form beside simulated points) or ``reference`` (a dashed line to compare with).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import polars as pl
+
+from kvreclaim.report.theme import SERIES
+from kvreclaim.report.wording import number, with_spread
+
+
+def label(series: str) -> str:
+    """Return a series' name in words; an unknown series is called by its key."""
+    return SERIES[series].label if series in SERIES else series
+
+
+def drawn(
+    table: pl.DataFrame,
+    role: str,
+    x_text: Callable[[float], str] = number,
+    value_text: Callable[[float | None, float | None], str] = with_spread,
+) -> pl.DataFrame:
+    """Return tidy rows as drawn rows.
+
+    Parameters
+    ----------
+    table
+        Rows with columns policy, x, mean, std, n and kind.
+    role
+        How they are drawn.
+    x_text
+        What a pointer shows for x.
+    value_text
+        What it shows for a mean and its standard deviation (None: a closed form, which has none).
+
+    Returns
+    -------
+    pl.DataFrame
+        Columns series, label, row, row_value, x, x_text, start, mean, low, high, value, kind, n, role.
+    """
+    spread = [None if kind == "closed form" else std for kind, std in table.select("kind", "std").rows()]
+    values = [value_text(mean, std) for mean, std in zip(table["mean"], spread, strict=True)]
+    labels = [label(series) for series in table["policy"]]
+    return pl.DataFrame(
+        {
+            "series": table["policy"],
+            "label": labels,
+            "row": labels,
+            "row_value": values,
+            "x": table["x"].cast(pl.Float64),
+            "x_text": [x_text(x) for x in table["x"]],
+            "start": [0.0] * table.height,
+            "mean": table["mean"].cast(pl.Float64),
+            "low": [mean - (std or 0.0) for mean, std in zip(table["mean"], spread, strict=True)],
+            "high": [mean + (std or 0.0) for mean, std in zip(table["mean"], spread, strict=True)],
+            "value": values,
+            "kind": table["kind"],
+            "n": [
+                "any" if kind == "closed form" else number(n) for kind, n in table.select("kind", "n").rows()
+            ],
+            "role": [role] * table.height,
+        },
+        schema_overrides={"x": pl.Float64, "mean": pl.Float64},
+    )
+
+
+def only(table: pl.DataFrame, policies: Sequence[str], kind: str | None = None) -> pl.DataFrame:
+    """Return the rows of the given policies, in their order (and of one kind)."""
+    wanted = pl.DataFrame({"policy": list(policies), "place": range(len(policies))})
+    found = table.join(wanted, on="policy").sort("place", "x", maintain_order=True).drop("place")
+    return found if kind is None else found.filter(pl.col("kind") == kind)

@@ -1,0 +1,189 @@
+"""Reading a results folder: its tables by name, its `run.json`, its block maps; anything alien is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from kvreclaim.errors import InputError
+
+SCHEMA = 1
+
+# The columns without which a table is not what its name says. Texts stay texts: ".50" is not a number here.
+COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
+    "results_summary.csv": {
+        "experiment": pl.String,
+        "policy": pl.String,
+        "x_name": pl.String,
+        "x": pl.Float64,
+        "metric": pl.String,
+        "kind": pl.String,
+        "mean": pl.Float64,
+        "std": pl.Float64,
+        "n": pl.Int64,
+    },
+    "published.csv": {
+        "id": pl.String,
+        "quantity": pl.String,
+        "published": pl.String,
+        "reproduced": pl.Float64,
+        "std": pl.Float64,
+        "n": pl.Int64,
+        "oracle": pl.Float64,
+        "tolerance": pl.Float64,
+        "status": pl.String,
+    },
+    "audit.csv": {
+        "file": pl.String,
+        "policy": pl.String,
+        "tokens": pl.Int64,
+        "block_size": pl.Int64,
+        "block_tables": pl.String,
+        "blocks": pl.Int64,
+        "free_blocks": pl.Int64,
+        "logical_saving": pl.Float64,
+        "physical_reclaim": pl.Float64,
+        "stranded": pl.Float64,
+        "live_union": pl.Float64,
+        "compaction_freed_blocks": pl.Int64,
+        "packing_physical_reclaim": pl.Float64,
+        "packing_moved_pairs": pl.Int64,
+    },
+}
+
+
+class Folder:
+    """A results folder that a kvreclaim command wrote; files are read when asked for.
+
+    Parameters
+    ----------
+    path
+        The folder.
+
+    Raises
+    ------
+    InputError
+        When the folder is missing, is a file, or holds no readable ``run.json``.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.path = Path(path)
+        if not self.path.is_dir():
+            state = "is a file" if self.path.exists() else "does not exist"
+            raise InputError(f"{self.path} {state}: pass a results folder, as `kvreclaim reproduce --out DIR` writes it")
+        self.run = self._read_run()
+
+    @property
+    def command(self) -> str:
+        """The command that wrote the folder, such as ``reproduce``."""
+        return str(self.run["command"])
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return a CSV table of the folder.
+
+        Parameters
+        ----------
+        name
+            File name, one of `COLUMNS`.
+
+        Raises
+        ------
+        InputError
+            When the file is missing, is not a table, or lacks a column.
+        """
+        file = self.path / name
+        types = COLUMNS[name]
+        try:
+            table = pl.read_csv(file, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=dict(types))
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise InputError(self._unreadable(file, error)) from error
+        missing = [column for column in types if column not in table.columns]
+        if missing:
+            raise InputError(f"{file} has no column {missing[0]!r}: pass a folder that this version of kvreclaim wrote")
+        return table
+
+    @cached_property
+    def interactive(self) -> dict[str, Any]:
+        """The object in ``interactive_data.json``.
+
+        Raises
+        ------
+        InputError
+            When the file is missing or is not such an object.
+        """
+        return self._read_json("interactive_data.json")
+
+    @cached_property
+    def block_maps(self) -> tuple[dict[str, Any], ...]:
+        """The folder's block maps, checked: masks as long as they say, moves inside their block map.
+
+        Raises
+        ------
+        InputError
+            When a block map is not one.
+        """
+        maps = self.interactive.get("block_maps", [])
+        try:
+            for block_map in maps:
+                _check_block_map(block_map)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            file = self.path / "interactive_data.json"
+            raise InputError(f"{file} holds a block map that can't be drawn ({error}): run the command again") from error
+        return tuple(maps)
+
+    def faults(self, section: str) -> tuple[str, ...]:
+        """Return the remarks on the published study that belong to a section."""
+        listed: Sequence[Mapping[str, str]] = self.interactive.get("faults", [])
+        return tuple(fault["text"] for fault in listed if fault.get("section") == section)
+
+    def _read_run(self) -> dict[str, Any]:
+        run = self._read_json("run.json")
+        if run.get("schema") != SCHEMA or not isinstance(run.get("command"), str):
+            raise InputError(
+                f"{self.path / 'run.json'} is not of schema {SCHEMA}: pass a folder that this version of kvreclaim wrote"
+            )
+        return run
+
+    def _read_json(self, name: str) -> dict[str, Any]:
+        file = self.path / name
+        try:
+            value = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(self._unreadable(file, error)) from error
+        if not isinstance(value, dict):
+            raise InputError(f"{file} holds no JSON object: pass a folder that kvreclaim wrote")
+        return value
+
+    @staticmethod
+    def _unreadable(file: Path, error: Exception) -> str:
+        if not file.exists():
+            return f"{file.parent} holds no {file.name}: pass a results folder that kvreclaim wrote"
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        return f"{file} can't be read ({first_line}): pass a results folder that kvreclaim wrote"
+
+
+def _check_block_map(block_map: Mapping[str, Any]) -> None:
+    """Raise ValueError, KeyError or TypeError where the page could not draw a block map."""
+    tokens, block_size = block_map["tokens"], block_map["block_size"]
+    slots = -(-tokens // block_size) * block_size
+    if tokens < 1 or block_size < 1 or not block_map["frames"] or not block_map["title"]:
+        raise ValueError("tokens, block_size, title and frames are needed")
+    for frame in block_map["frames"]:
+        if len(bytes.fromhex(frame["keep"])) != (tokens + 7) // 8:
+            raise ValueError(f"keep is not {tokens} bits")
+        share = frame.get("share")
+        if share is not None and (len(share) != tokens or int(share, 16) < 0):
+            raise ValueError(f"share is not {tokens} hex digits")
+        if not all(0 <= slot < slots for move in frame["compaction"]["moves"] for slot in move):
+            raise ValueError("a move leaves the block map")
+        for key in ("compression_ratio", "free_blocks", "blocks", "stranded_tokens"):
+            if not isinstance(frame[key], int | float):
+                raise ValueError(f"{key} is not a number")
+        if not isinstance(frame["compaction"]["freed_blocks"], int):
+            raise ValueError("freed_blocks is not a number")

@@ -1,0 +1,79 @@
+"""Numbers in words: every value shown carries its spread, its count and its kind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import polars as pl
+
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def number(value: float | None) -> str:
+    """Return a number with four significant places or decimals: ``1,646.9``, ``22.65``, ``0.4700``, ``1.53 × 10⁻⁵``."""
+    if value is None or math.isnan(value):
+        return "undefined"
+    size = abs(value)
+    if value == int(value) and size < 1e15:
+        return f"{int(value):,}"
+    if size >= 100:
+        return f"{value:,.1f}"
+    if size >= 1:
+        return f"{value:.2f}"
+    if size >= 1e-3:
+        return f"{value:.4f}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+
+
+def percent(value: float) -> str:
+    """Return a share as a percentage with two significant digits: ``0.0015 %``, ``47 %``, ``100 %``."""
+    share = 100 * value
+    if share == 0:
+        return "0 %"
+    digits = max(0, 1 - math.floor(math.log10(abs(share))))
+    return f"{share:.{digits}f} %"
+
+
+def mebibytes(value: float) -> str:
+    """Return bytes in MiB, such as ``205.9 MiB``."""
+    return f"{value / 2**20:,.1f} MiB"
+
+
+def with_spread(mean: float | None, std: float | None) -> str:
+    """Return ``mean ± std``; the mean alone where nothing varies by nature (``std`` is None)."""
+    if mean is None or math.isnan(mean) or std is None or math.isnan(std):
+        return number(mean)
+    return f"{number(mean)} ± {number(std)}"
+
+
+def evidence(kind: str, n: int | None) -> str:
+    """Return the kind of a number and, but for a closed form, its count: ``simulated, n = 30``."""
+    return kind if kind == "closed form" or n is None else f"{kind}, n = {n:,}"
+
+
+def evidence_of(table: pl.DataFrame) -> tuple[str, ...]:
+    """Return every kind and count in a table that has columns `kind` and `n`, simulated before closed forms."""
+    found = table.select("kind", "n").unique().sort("kind", "n", descending=True).rows()
+    return tuple(dict.fromkeys(evidence(kind, n) for kind, n in found))
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One number of a table: mean, population standard deviation, count and kind."""
+
+    mean: float
+    std: float
+    n: int
+    kind: str
+
+    @property
+    def text(self) -> str:
+        """``0.4700 ± 0.0218``, or the value alone where it is a closed form."""
+        return with_spread(self.mean, None if self.kind == "closed form" else self.std)
+
+    @property
+    def evidence(self) -> str:
+        """Kind and count."""
+        return evidence(self.kind, self.n)

@@ -1,0 +1,1 @@
+"""Scores that a policy selects by: synthetic ones for the study."""

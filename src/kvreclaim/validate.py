@@ -1,0 +1,96 @@
+"""Small checks of single arguments; each returns the plain Python value or raises `InputError`.
+
+Booleans are refused where a number is meant (`True` is not a block size of 1), and NaN everywhere.
+"""
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from operator import index
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.errors import InputError
+
+
+def non_negative_int(value: SupportsIndex, what: str) -> int:
+    """Return `value` as an int of at least 0; `what` names it in the error message."""
+    return _integer(value, what, least=0)
+
+
+def positive_int(value: SupportsIndex, what: str) -> int:
+    """Return `value` as an int of at least 1; `what` names it in the error message."""
+    return _integer(value, what, least=1)
+
+
+def positive(value: float, what: str) -> float:
+    """Return `value` as a finite float greater than 0; `what` names it in the error message."""
+    number = _real(value)
+    if not 0.0 < number < math.inf:
+        raise InputError(f"{what} is {_shown(value)}: pass a finite number greater than 0")
+    return number
+
+
+def fraction(value: float, what: str) -> float:
+    """Return `value` as a float in [0, 1]; `what` names it in the error message."""
+    number = _real(value)
+    if not 0.0 <= number <= 1.0:
+        raise InputError(f"{what} is {_shown(value)}: pass a number from 0 to 1")
+    return number
+
+
+def fraction_array(values: Sequence[float] | NDArray[np.float64], what: str) -> NDArray[np.float64]:
+    """Return `values` as a float64 array of entries in [0, 1]; `what` names it in the error message."""
+    try:
+        array = np.asarray(values)
+        numeric = array.dtype.kind in "iuf"
+    except ValueError:  # ragged nesting
+        numeric = False
+    if not numeric or not np.all((array >= 0) & (array <= 1)):
+        raise InputError(
+            f"{what} must be numbers from 0 to 1, without NaN: pass a number or an array of them"
+        )
+    return array.astype(np.float64)
+
+
+def check_block_size(block_size: SupportsIndex) -> int:
+    """Return the block size in tokens, at least 1."""
+    return positive_int(block_size, "block_size")
+
+
+def check_ratio(ratio: float) -> float:
+    """Return the compression ratio, the evicted fraction of the KV pairs, in [0, 1]."""
+    return fraction(ratio, "ratio")
+
+
+def check_at_most(value: int, limit: int, what: str, limit_name: str) -> int:
+    """Return `value`, which may not exceed `limit`; the names appear in the error message."""
+    if value > limit:
+        raise InputError(f"{what} is {value}, {limit_name} is {limit}: pass {what} no greater than that")
+    return value
+
+
+def _integer(value: SupportsIndex, what: str, least: int) -> int:
+    if not isinstance(value, bool | np.bool_):
+        try:
+            number = index(value)
+        except TypeError:
+            pass
+        else:
+            if number >= least:
+                return number
+    raise InputError(f"{what} is {_shown(value)}: pass a whole number, at least {least}")
+
+
+def _real(value: float) -> float:
+    """Return the value as a float, NaN for what is not a real number (and so fails every range)."""
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return float(value) if is_number else math.nan
+
+
+def _shown(value: object) -> str:
+    """Return the value's text on one line, cut short."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
