@@ -1,6 +1,7 @@
 """Importance losses, the minimum-loss frontier and count intervals against draws, enumeration and tables."""
 
 import math
+from itertools import combinations
 from statistics import NormalDist, fmean
 
 import numpy as np
@@ -104,6 +105,22 @@ class TestFrontier:
         point = bounds.minimum_loss_frontier(scores, 1, 4, 1)
         assert point.keep.tolist() == [True, True, True, True, False]
         assert point.loss == point.lower_bound == pytest.approx(50 / 54)
+        assert bounds.minimum_loss_frontier([0, 0, 0, 0, 1e20], 1, 4, 1).loss == 1.0
+
+    def test_a_block_too_large_for_the_evictions_is_never_the_answer(self):
+        point = bounds.minimum_loss_frontier([1, 1, 2, 3, 7], 2, 4, 1)  # clearing the first block costs 7
+        assert point.keep.tolist() == [False, True, True, True, False]
+
+    def test_ties_take_a_set_of_blocks_between_the_two_prices(self):
+        scores = np.array([5, 5, 1, 3, 6, 4, 2, 1, 5, 5, 2, 1, 5, 2, 1, 5, 1, 2, 1, 6, 3, 6])
+        block = np.arange(22) // 4
+        costs = []
+        for chosen in combinations(range(6), 4):
+            cleared = np.isin(block, chosen)
+            others = np.sort(scores[~cleared])
+            costs.append(scores[cleared].sum() + others[: 19 - np.count_nonzero(cleared)].sum())
+        point = bounds.minimum_loss_frontier(scores, 19, 4, 4)
+        assert point.loss == pytest.approx(min(costs) / scores.sum())
 
     @pytest.mark.parametrize(
         "importance", [[], [[1.0]], [1.0, math.nan], [1.0, -1.0], [0.0, 0.0], ["a"], [True]]

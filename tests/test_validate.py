@@ -44,7 +44,7 @@ def test_ratios_of_every_kind_become_python_floats(value):
 
 
 @pytest.mark.parametrize(
-    "value", [-1e-9, 1.0001, math.nan, math.inf, "0.5", None, True, Decimal("0.5"), [0.5]]
+    "value", [-1e-9, 1.0001, math.nan, math.inf, "0.5", None, True, Decimal("0.5"), [0.5], 10**400]
 )
 def test_what_is_no_ratio_is_refused(value):
     with pytest.raises(InputError, match=r"^ratio is .*: pass a number from 0 to 1$"):

@@ -50,7 +50,7 @@ def block_map_frame(mask: KeepMask, block_size: int, compression_ratio: float) -
         ``compression_ratio``, ``tokens``, ``keep`` (hex of the live tokens' bits, first token in the highest
         bit), ``share`` (one hex digit a token, the share of heads that keep it in 15ths, rounded up; only
         where there is more than one head), the ledger's ``blocks``, ``free_blocks``, ``logical_saving``,
-        ``physical_reclaim``, ``dead_held_slots``, and ``compaction`` with ``freed_blocks`` and ``moves``
+        ``physical_reclaim``, ``stranded_tokens``, and ``compaction`` with ``freed_blocks`` and ``moves``
         ``[source, destination]`` as slots (block × block size + slot in the block).
     """
     layout = BlockLayout(block_size)
@@ -64,7 +64,7 @@ def block_map_frame(mask: KeepMask, block_size: int, compression_ratio: float) -
         "free_blocks": ledger.free_blocks,
         "logical_saving": ledger.logical_saving,
         "physical_reclaim": ledger.physical_reclaim,
-        "dead_held_slots": _filled_slots_held(live, block_size) - ledger.live_union,
+        "stranded_tokens": _filled_slots_held(live, block_size) - ledger.live_union,
         "compaction": {"freed_blocks": ledger.compaction.freed_blocks, "moves": _moves(mask, layout)},
     }
     if mask.layers * mask.kv_heads > 1:

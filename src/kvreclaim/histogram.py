@@ -32,7 +32,8 @@ def histogram(counts: Counts, top: int) -> Histogram:
 
 def nonempty(blocks: Histogram) -> NDArray[np.int64]:
     """Count the blocks of each table that are not empty."""
-    return blocks[:, 1:].sum(axis=1)
+    result: NDArray[np.int64] = blocks[:, 1:].sum(axis=1)
+    return result
 
 
 def total(blocks: Histogram) -> NDArray[np.int64]:
@@ -46,4 +47,5 @@ def fullest_sum(blocks: Histogram, kept: NDArray[np.int64]) -> NDArray[np.int64]
     The K fullest hold the sum over v >= 1 of min(K, blocks with at least v).
     """
     at_least = np.cumsum(blocks[:, :0:-1], axis=1)
-    return np.minimum(at_least, kept[:, None]).sum(axis=1)
+    result: NDArray[np.int64] = np.minimum(at_least, kept[:, None]).sum(axis=1)
+    return result

@@ -94,17 +94,17 @@ class KeepMask:
     @property
     def layers(self) -> int:
         """Number of layers."""
-        return self.array.shape[0]
+        return int(self.array.shape[0])
 
     @property
     def kv_heads(self) -> int:
         """KV heads of each layer."""
-        return self.array.shape[1]
+        return int(self.array.shape[1])
 
     @property
     def tokens(self) -> int:
         """Tokens of each head, kept or not."""
-        return self.array.shape[2]
+        return int(self.array.shape[2])
 
     @property
     def policy(self) -> str:

@@ -86,8 +86,12 @@ def _integer(value: SupportsIndex, what: str, least: int) -> int:
 
 def _real(value: float) -> float:
     """Return the value as a float, NaN for what is not a real number (and so fails every range)."""
-    is_number = isinstance(value, Real) and not isinstance(value, bool)
-    return float(value) if is_number else math.nan
+    if not isinstance(value, Real) or isinstance(value, bool):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond every float
+        return math.nan
 
 
 def _shown(value: object) -> str:

@@ -54,7 +54,7 @@ def compaction_moves_lower_bound(
         kept_blocks * level
         + full * (in_full[level] if level < len(in_full) else 0.0)
         + (in_partial[level] if level < len(in_partial) else 0.0)
-        for level in range(size + 1)
+        for level in range(size)
     )
     return max(0.0, survivors - fullest)
 

@@ -61,16 +61,20 @@ SERIES: Mapping[str, Series] = {
 
 @dataclass(frozen=True)
 class Theme:
-    """A Vega configuration and a colour for every series."""
+    """A Vega configuration, and the colours: of every series, and of text, quiet text, track and surface.
+
+    An interactive theme has marks that only a pointer needs.
+    """
 
     name: str
-    background: str
     config: Mapping[str, Any]
     ink: Mapping[str, str]
+    interactive: bool = True
 
 
-def _config(text: str, quiet: str, grid: str, surface: str, font: str) -> dict[str, Any]:
+def _config(chrome: Mapping[str, str], font: str) -> dict[str, Any]:
     """Vega-Lite configuration: quiet axes, one font, named styles for the marks that carry no series."""
+    text, quiet, grid = chrome["text"], chrome["quiet"], chrome["track"]
     words = {"labelFont": font, "titleFont": font, "labelFontSize": 12, "titleFontSize": 12}
     return {
         "font": font,
@@ -94,18 +98,14 @@ def _config(text: str, quiet: str, grid: str, surface: str, font: str) -> dict[s
             "orient": "top",
             "title": None,
             "columns": 3,
+            "columnPadding": 26,
             "symbolStrokeWidth": 2,
             "labelLimit": 220,
         },
         "style": {
-            "reference": {"stroke": quiet, "strokeWidth": 1.5, "strokeDash": [5, 4]},
-            "reference-text": {"fill": quiet, "fontSize": 11, "font": font},
-            "row-label": {"fill": text, "fontSize": 12.5, "fontWeight": 500, "font": font},
-            "row-value": {"fill": quiet, "fontSize": 12, "font": font},
-            "row-track": {"fill": grid, "opacity": 0.55},
+            "row-label": {"fontSize": 12.5, "fontWeight": 500, "font": font},
+            "row-value": {"fontSize": 12, "font": font},
             "error": {"strokeWidth": 1.6},
-            "error-on-bar": {"stroke": text, "strokeWidth": 1.4},
-            "closed-form": {"stroke": text, "fill": surface, "strokeWidth": 1.6, "size": 62, "shape": "diamond"},
         },
         "line": {"strokeWidth": 2.2, "strokeCap": "round", "strokeJoin": "round"},
     }
@@ -113,22 +113,11 @@ def _config(text: str, quiet: str, grid: str, surface: str, font: str) -> dict[s
 
 _PAGE_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _STATIC_FONT = "Liberation Sans, Arial, sans-serif"  # vl-convert ships it, so figures are equal everywhere
+_LIGHT_CHROME = {"text": "#1d2430", "quiet": "#5c6675", "track": "#e6eaf0", "surface": "#ffffff"}
+_DARK_CHROME = {"text": "#e6e9ee", "quiet": "#a0a9b6", "track": "#2c333e", "surface": "#171b22"}
+_LIGHT_INK = {**_LIGHT_CHROME, **{key: series.light for key, series in SERIES.items()}}
+_DARK_INK = {**_DARK_CHROME, **{key: series.dark for key, series in SERIES.items()}}
 
-LIGHT = Theme(
-    "light",
-    "#ffffff",
-    _config("#1d2430", "#5c6675", "#e4e8ee", "#ffffff", _PAGE_FONT),
-    {key: series.light for key, series in SERIES.items()},
-)
-DARK = Theme(
-    "dark",
-    "#171b22",
-    _config("#e6e9ee", "#a0a9b6", "#2c333e", "#171b22", _PAGE_FONT),
-    {key: series.dark for key, series in SERIES.items()},
-)
-STATIC = Theme(
-    "static",
-    "#ffffff",
-    _config("#1d2430", "#5c6675", "#e4e8ee", "#ffffff", _STATIC_FONT),
-    {key: series.light for key, series in SERIES.items()},
-)
+LIGHT = Theme("light", _config(_LIGHT_CHROME, _PAGE_FONT), _LIGHT_INK)
+DARK = Theme("dark", _config(_DARK_CHROME, _PAGE_FONT), _DARK_INK)
+STATIC = Theme("static", _config(_LIGHT_CHROME, _STATIC_FONT), _LIGHT_INK, interactive=False)

@@ -45,6 +45,8 @@ def drawn(
     """
     spread = [None if kind == "closed form" else std for kind, std in table.select("kind", "std").rows()]
     values = [value_text(mean, std) for mean, std in zip(table["mean"], spread, strict=True)]
+    half = pl.Series([std or 0.0 for std in spread], dtype=pl.Float64)
+    mean = table["mean"].cast(pl.Float64)
     labels = [label(series) for series in table["policy"]]
     return pl.DataFrame(
         {
@@ -55,17 +57,14 @@ def drawn(
             "x": table["x"].cast(pl.Float64),
             "x_text": [x_text(x) for x in table["x"]],
             "start": [0.0] * table.height,
-            "mean": table["mean"].cast(pl.Float64),
-            "low": [mean - (std or 0.0) for mean, std in zip(table["mean"], spread, strict=True)],
-            "high": [mean + (std or 0.0) for mean, std in zip(table["mean"], spread, strict=True)],
+            "mean": mean,
+            "low": mean - half,
+            "high": mean + half,
             "value": values,
             "kind": table["kind"],
-            "n": [
-                "any" if kind == "closed form" else number(n) for kind, n in table.select("kind", "n").rows()
-            ],
+            "n": ["any" if kind == "closed form" else number(n) for kind, n in table.select("kind", "n").rows()],
             "role": [role] * table.height,
-        },
-        schema_overrides={"x": pl.Float64, "mean": pl.Float64},
+        }
     )
 
 

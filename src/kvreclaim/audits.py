@@ -1,0 +1,130 @@
+"""Audits of keep-mask files: a ledger for every mask and layout, and their results folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import Any
+
+from kvreclaim.blockmap import block_map, block_map_frame
+from kvreclaim.keep import KeepMask, load_keep_masks
+from kvreclaim.layout import BlockLayout, KVGeometry
+from kvreclaim.ledger import Ledger, audit
+from kvreclaim.results import SCHEMA, ResultsFolder, as_json
+
+
+@dataclass(frozen=True)
+class FileAudit:
+    """One mask of a file under one layout."""
+
+    file: str
+    ledger: Ledger
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the file's name and the ledger as plain, JSON-ready values."""
+        return {"file": self.file, **self.ledger.to_dict()}
+
+    def flat(self) -> dict[str, Any]:
+        """Return the same in one level: ``compaction.min_blocks`` becomes ``compaction_min_blocks``."""
+        flat: dict[str, Any] = {}
+        for key, value in self.to_dict().items():
+            flat |= (
+                {f"{key}_{name}": item for name, item in value.items()}
+                if isinstance(value, dict)
+                else {key: value}
+            )
+        return flat
+
+
+def audit_files(
+    paths: Sequence[str | PathLike[str]],
+    layouts: Sequence[BlockLayout],
+    geometry: KVGeometry | None = None,
+    advance: Callable[[], None] = lambda: None,
+) -> list[FileAudit]:
+    """Audit every mask of every file under every layout; all files are read before the first audit.
+
+    Parameters
+    ----------
+    paths
+        Keep-mask files; arrays may differ in shape within a file.
+    layouts
+        Block layouts. Where they have no layer groups and the geometry has windows, its groups are used.
+    geometry
+        The model's KV geometry, for bytes and windows.
+    advance
+        Called after each file.
+
+    Raises
+    ------
+    InputError
+        If a file can't be read, or a mask does not fit the geometry.
+    """
+    masks_of = {str(path): load_keep_masks(path) for path in paths}
+    rows = []
+    for file, masks in masks_of.items():
+        for mask in masks:
+            rows += [
+                FileAudit(file, audit(mask, _with_windows(layout, mask, geometry), geometry))
+                for layout in layouts
+            ]
+        advance()
+    return rows
+
+
+def write_audit(
+    path: str | PathLike[str], rows: Sequence[FileAudit], parameters: dict[str, Any], block_size: int
+) -> ResultsFolder:
+    """Write a results folder: ``audit.csv``, ``audit.json``, ``interactive_data.json`` and ``run.json``.
+
+    Parameters
+    ----------
+    path
+        The folder.
+    rows
+        What `audit_files` returned.
+    parameters
+        What the command was called with, for ``run.json``.
+    block_size
+        Tokens of a block in the block maps, which are of the first file's masks.
+
+    Raises
+    ------
+    InputError
+        If the folder or a file in it can't be written.
+    """
+    folder = ResultsFolder(path)
+    folder.write("audit.csv", _as_csv([row.flat() for row in rows]))
+    folder.write("audit.json", as_json([row.to_dict() for row in rows]))
+    maps = {"schema": SCHEMA, "block_maps": _block_maps(load_keep_masks(rows[0].file), block_size)}
+    folder.write("interactive_data.json", as_json(maps))
+    folder.write_run("audit", parameters, kinds=["measured"], packages=["numpy"])
+    return folder
+
+
+def _with_windows(layout: BlockLayout, mask: KeepMask, geometry: KVGeometry | None) -> BlockLayout:
+    """Give a layout the windows of the model's layers, where the mask tells its layers apart."""
+    if geometry is None or not geometry.windows or layout.groups or mask.layers != geometry.layers:
+        return layout
+    return replace(layout, groups=geometry.layer_groups())
+
+
+def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _block_maps(masks: Iterable[KeepMask], block_size: int) -> list[dict[str, Any]]:
+    maps = []
+    for mask in masks:
+        ratio = 1 - float(mask.array.mean())
+        maps.append(
+            block_map(mask.policy, mask.policy, block_size, [block_map_frame(mask, block_size, ratio)])
+        )
+    return maps

@@ -1,0 +1,94 @@
+"""``kvreclaim reproduce``: the published study, its tables, figures and page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvreclaim.cli.extras import needs
+from kvreclaim.cli.output import Json, console, emit_json, plain_table, progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.table import Table
+
+    from kvreclaim.results import ResultsFolder
+    from kvreclaim.study.published import Judged
+    from kvreclaim.study.reproduce import Reproduction
+
+PUBLISHED_SEEDS = 30
+PACKAGES = ("numpy", "polars", "altair", "vl-convert-python")
+
+
+def reproduce_command(
+    out: Annotated[str, typer.Option(help="The results folder to write.")] = "report",
+    seeds: Annotated[int, typer.Option(help="Runs of every simulated figure.")] = PUBLISHED_SEEDS,
+    seed_base: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
+    jobs: Annotated[int, typer.Option(help="Processes; the results do not depend on it.")] = 1,
+    json: Json = None,
+) -> None:
+    """Simulate the published study anew, and print its figures beside the reproduced ones.
+
+    Exit status 1 if a figure is not reproduced with the 30 runs of the study.
+    """
+    with needs("report"):
+        from kvreclaim.results import ResultsFolder
+
+        folder = ResultsFolder(out)
+        found = _simulate(seeds, seed_base, jobs)
+        _write(folder, found, {"seeds": seeds, "seed_base": seed_base})
+    emit_json(json, found.published_figures().to_dicts())
+    screen = console(json)
+    screen.print(_table(found.published, seeds))
+    screen.print(f"wrote {folder.path}: tables, figures, and index.html to open in a browser")
+    if found.not_reproduced and seeds == PUBLISHED_SEEDS:
+        names = ", ".join(figure.id for figure in found.not_reproduced)
+        screen.print(f"not reproduced: {names}")
+        raise typer.Exit(1)
+
+
+def _simulate(seeds: int, seed_base: int, jobs: int) -> Reproduction:
+    from kvreclaim.study.reproduce import reproduce
+
+    with progress() as bar:
+        task = bar.add_task("experiments", total=None)
+
+        def advance(done: int, total: int, name: str) -> None:
+            bar.update(task, completed=done, total=total, description=f"experiments ({name})")
+
+        return reproduce(seeds, seed_base, jobs, advance)
+
+
+def _write(folder: ResultsFolder, found: Reproduction, parameters: dict[str, int]) -> None:
+    """Write tables, ``run.json``, figures and page; each file is whole at any moment."""
+    from kvreclaim.report import render_page, write_figures
+
+    for name, text in found.files().items():
+        folder.write(name, text)
+    folder.write_run("reproduce", parameters, kinds=["closed form", "simulated"], packages=PACKAGES)
+    with progress() as bar:
+        task = bar.add_task("figures and page", total=None)
+        write_figures(folder.path, folder.path / "figures")
+        folder.write("index.html", render_page([folder.path]))
+        bar.update(task, completed=1, total=1)
+
+
+def _table(published: Sequence[Judged], seeds: int) -> Table:
+    table = plain_table(
+        "The study's figures, as published and as reproduced",
+        f"{seeds} runs a figure, ± population deviation between runs. published.csv adds oracles and tolerances.",
+    )
+    table.add_column("figure", overflow="fold")
+    table.add_column("published", justify="right")
+    table.add_column("reproduced", justify="right", no_wrap=True)
+    table.add_column("status")
+    for figure in published:
+        table.add_row(figure.id, figure.published, _reproduced(figure), figure.status)
+    return table
+
+
+def _reproduced(figure: Judged) -> str:
+    spread = f" ± {figure.std:.2g}" if figure.std else ""
+    return f"{figure.reproduced:.4g}{spread}"

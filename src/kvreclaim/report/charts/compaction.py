@@ -1,0 +1,104 @@
+"""Charts of compaction: where free blocks come from, what a move buys, how many moves it takes."""
+
+from __future__ import annotations
+
+import altair as alt
+import polars as pl
+
+from kvreclaim.report.charts.plot import Axis, Scale, labelled_rows
+from kvreclaim.report.charts.rows import drawn, label
+from kvreclaim.report.section import Width
+from kvreclaim.report.theme import Theme
+from kvreclaim.report.wording import mebibytes, number, with_spread
+
+SOURCES = {"free_at_eviction": "at-eviction", "free_by_compaction": "by-compaction"}
+RATIOS = {
+    "total_slots_per_move": "total-ratio",
+    "slots_per_move_ratio_of_means": "ratio-of-means",
+    "slots_per_move": "ratio-mean",
+}
+
+
+def sources(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
+    """Draw how many free blocks each pattern of holes has at eviction, and how many compaction adds.
+
+    Parameters
+    ----------
+    table
+        Rows of the metrics free_at_eviction and free_by_compaction, in blocks.
+    width, theme
+        As in `plot`.
+    """
+    parts = []
+    for policy in table["policy"].unique(maintain_order=True):
+        one = table.filter(pl.col("policy") == policy)
+        counts = {row["metric"]: row for row in one.iter_rows(named=True)}
+        first, second = (counts[metric] for metric in SOURCES)
+        words = f"{number(round(first['mean'], 1))} + {number(round(second['mean'], 1))} blocks"
+        for metric, start in ((first, 0.0), (second, first["mean"])):
+            part = drawn(pl.DataFrame([{**metric, "policy": SOURCES[metric["metric"]]}]), "bar")
+            end = start + metric["mean"]
+            placed = {"start": start, "mean": end, "low": end, "high": end}
+            parts.append(
+                part.with_columns(
+                    row=pl.lit(label(policy)), row_value=pl.lit(words), **{key: pl.lit(at) for key, at in placed.items()}
+                )
+            )
+    return labelled_rows(pl.concat(parts), Axis("Free blocks", domain=(0, 300)), width, theme, x_name="Free blocks")
+
+
+def slots_per_move(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) -> alt.LayerChart:
+    """Draw the token slots freed for each token moved, as three statistics that differ.
+
+    Parameters
+    ----------
+    table
+        Rows of the metrics in `RATIOS`; a pattern that needs no copy has none.
+    scale
+        Of the ratio.
+    width, theme
+        As in `plot`.
+    """
+    parts = []
+    for policy in table["policy"].unique(maintain_order=True):
+        one = table.filter(pl.col("policy") == policy)
+        measured = one.filter(pl.col("mean").is_finite())
+        words = "no copy needed: no ratio"
+        for row in measured.filter(pl.col("metric") == "slots_per_move").iter_rows(named=True):
+            words = f"{with_spread(row['mean'], row['std'])} slots a move"
+        role = "none" if measured.is_empty() else "dot"
+        ratios = (one if measured.is_empty() else measured).with_columns(policy=pl.col("metric").replace_strict(RATIOS))
+        parts.append(drawn(ratios, role).with_columns(row=pl.lit(label(policy)), row_value=pl.lit(words)))
+    rows = pl.concat(parts)
+    top = 10 ** len(str(int(rows["high"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
+    title = "Token slots freed per token moved"
+    axis = Axis(title, "log", domain=(0.1, top)) if scale == "log" else Axis(title, domain=(0, top))
+    rows = rows.with_columns(pl.col("low").clip(axis.domain[0] if axis.domain else 0.0))
+    return labelled_rows(rows, axis, width, theme, x_name="Slots per move")
+
+
+def moved_tokens(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) -> alt.LayerChart:
+    """Draw the tokens moved to reach the fewest blocks, with their bytes in words.
+
+    Parameters
+    ----------
+    table
+        Rows of the metrics moved_tokens and moved_bytes.
+    scale
+        Of the moved tokens; on a logarithmic one a pattern that moves none has no bar.
+    width, theme
+        As in `plot`.
+    """
+    moves = table.filter(pl.col("metric") == "moved_tokens")
+    sizes = dict(table.filter(pl.col("metric") == "moved_bytes").select("policy", "mean").rows())
+    words = pl.Series(
+        [f"{number(round(mean, 1))} tokens, {mebibytes(sizes[policy])}" for policy, mean in moves.select("policy", "mean").rows()]
+    )
+    top = 10 ** len(str(int(moves["mean"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
+    rows = drawn(moves, "bar").with_columns(row_value=words)
+    if scale == "log":
+        axis = Axis("Tokens moved", "log", domain=(1, top))
+        rows = rows.with_columns(pl.col("start", "low", "mean", "high").clip(1.0))
+    else:
+        axis = Axis("Tokens moved", domain=(0, top / 5))
+    return labelled_rows(rows, axis, width, theme, x_name="Tokens moved")
