@@ -1,0 +1,51 @@
+"""What presses run in: the attention they need, random numbers of their own, errors with their name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kvreclaim.errors import InputError
+
+# What presses raise for a prompt or a model that they can't take.
+_PRESS_ERRORS = (AssertionError, ValueError, NotImplementedError, RuntimeError, AttributeError, OSError)
+
+
+@contextmanager
+def attention_set_to(model: Any, implementation: str) -> Iterator[None]:
+    """Run the model in ``eager`` attention; or (``sdpa``) in any other, its own unless eager."""
+    before = model.config._attn_implementation
+    if implementation == before or (implementation == "sdpa" and before != "eager"):
+        yield
+        return
+    model.set_attn_implementation(implementation)
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+@contextmanager
+def named_errors(name: str) -> Iterator[None]:
+    """Turn what a press raises into one line with its name."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    except torch.OutOfMemoryError:
+        raise
+    except _PRESS_ERRORS as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{name}: fails on this model or prompt ({reason}); pass another press") from error
+
+
+@contextmanager
+def seeded(seed: int, layer: int, device: torch.device) -> Iterator[None]:
+    """Draw the same random numbers whatever was drawn before, others in each layer; leave no trace."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed * 1_000_003 + layer)
+        yield
