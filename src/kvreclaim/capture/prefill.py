@@ -20,15 +20,14 @@ from kvreclaim.capture.attention_layers import (
     model_name,
 )
 from kvreclaim.capture.checks import asked_ratio, check_keeps_something, check_prompt
+from kvreclaim.capture.policy_press import SHARED_SCORES
 from kvreclaim.capture.queries import observed_queries
+from kvreclaim.capture.quiet import quiet_kvpress
 from kvreclaim.capture.record import record
 from kvreclaim.capture.refusals import check_recordable, needs_attention_weights
 from kvreclaim.capture.shadow import Prompt, Shadow
 from kvreclaim.capture.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.keep import KeepMask, MaskMetadata
-
-SHARED_SCORES = "shared_scores"
-"""Key, in what a press's hook gets, of the scores that presses of one prefill compute once for all."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def capture(
         kind = alone if _runs_alone(press) else weighed if needs_attention_weights(press) else together
         kind[name] = press
     # Gradients are off, but no inference mode: its tensors carry no version, which tells of writes in place.
-    with torch.inference_mode(False), torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad(), quiet_kvpress():
         parts = []
         if together or not weighed:
             parts.append(_shared_prefill(model, together, input_ids, seed, "sdpa"))
@@ -116,8 +115,7 @@ def capture(
 
 def _runs_alone(press: BasePress) -> bool:
     """Say whether a press does more than hook the layers of a prefill."""
-    hooks_only = (BasePress.__call__, getattr(type(press), "hooks_only_call", None))
-    return type(press).__call__ not in hooks_only
+    return type(press).__call__ is not BasePress.__call__ and not getattr(press, "shares_prefill", False)
 
 
 def _shared_prefill(

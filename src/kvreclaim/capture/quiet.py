@@ -1,9 +1,10 @@
-"""Transformers without its progress bars and advice."""
+"""Transformers and kvpress without their progress bars and advice."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import ERROR, getLogger
 
 from transformers.utils import logging
 
@@ -20,3 +21,15 @@ def quiet_transformers() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def quiet_kvpress() -> Iterator[None]:
+    """Keep kvpress's advice off the terminal, such as that a press is slow."""
+    logger = getLogger("kvpress")
+    level = logger.level
+    logger.setLevel(ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

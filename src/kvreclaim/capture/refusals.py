@@ -52,8 +52,7 @@ def check_recordable(press: Any, name: str) -> None:
     """Raise InputError if what a press does in a prefill can't be recorded; ``name`` names it."""
     parts = list(nested(press))
     for part in parts:
-        reason = _by_kind(UNRECORDABLE, part)
-        if reason:
+        if reason := _by_kind(UNRECORDABLE, type(part)):
             raise InputError(f"{name}: {reason}; pass another press")
     if needs_attention_weights(press) and any(isinstance(part, _TAKE_NO_WEIGHTS) for part in parts):
         raise InputError(
@@ -64,11 +63,15 @@ def check_recordable(press: Any, name: str) -> None:
 def check_offline(press: Any, name: str) -> None:
     """Raise InputError if a press wants files from elsewhere; ``name`` names it."""
     for part in nested(press):
-        wanted = _by_kind(WANTED_FILES, part)
+        wanted = _by_kind(WANTED_FILES, type(part))
         if wanted and not getattr(part, "stats_folder", None):
-            raise InputError(
-                f"{name}: it wants {wanted}; pass another press, or run it yourself beside record()"
-            )
+            raise InputError(f"{name}: it wants {wanted}; pass another press")
+
+
+def reason_against(kind: type) -> str:
+    """Return why a kind of press is not offered by name, empty if it is."""
+    wanted = _by_kind(WANTED_FILES, kind)
+    return _by_kind(UNRECORDABLE, kind) or (f"it wants {wanted}" if wanted else "")
 
 
 def needs_attention_weights(press: Any) -> bool:
@@ -92,5 +95,5 @@ def nested(press: Any) -> Iterator[Any]:
                 yield from nested(part)
 
 
-def _by_kind(reasons: dict[type, str], press: Any) -> str | None:
-    return next((reasons[kind] for kind in type(press).__mro__ if kind in reasons), None)
+def _by_kind(reasons: dict[type, str], kind: type) -> str | None:
+    return next((reasons[base] for base in kind.__mro__ if base in reasons), None)

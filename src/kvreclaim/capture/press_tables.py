@@ -1,0 +1,69 @@
+"""Names of presses, by how they are made."""
+
+from __future__ import annotations
+
+import kvpress
+from kvpress import BasePress
+from kvpress.presses.scorer_press import ScorerPress
+
+from kvreclaim.capture.policy_press import AccumulatedH2OPress
+
+# These score KV pairs; a wrapper takes them.
+SCORERS: dict[str, type[ScorerPress]] = {
+    "cap": kvpress.CapPress,
+    "compactor": kvpress.CompactorPress,
+    "cur": kvpress.CURPress,
+    "expected-attention": kvpress.ExpectedAttentionPress,
+    "expected-attention-stats": kvpress.ExpectedAttentionStatsPress,
+    "keydiff": kvpress.KeyDiffPress,
+    "knorm": kvpress.KnormPress,
+    "kvpress-random": kvpress.RandomPress,
+    "kvpress-streaming-llm": kvpress.StreamingLLMPress,
+    "lagkv": kvpress.LagKVPress,
+    "leverage-score": kvpress.LeverageScorePress,
+    "non-causal-attention": kvpress.NonCausalAttnPress,
+    "observed-attention": kvpress.ObservedAttentionPress,
+    "pyramidkv": kvpress.PyramidKVPress,
+    "snapkv": kvpress.SnapKVPress,
+    "tova": kvpress.TOVAPress,
+}
+# These wrap one of those.
+WRAPPERS: dict[str, type[BasePress]] = {
+    "adakv": kvpress.AdaKVPress,
+    "block": kvpress.BlockPress,
+    "chunk": kvpress.ChunkPress,
+    "chunkkv": kvpress.ChunkKVPress,
+    "critical-adakv": kvpress.CriticalAdaKVPress,
+    "criticalkv": kvpress.CriticalKVPress,
+    "dms": kvpress.DMSPress,
+    "entropy-gated-chunkkv": kvpress.EntropyGatedChunkKVPress,
+    "per-layer": kvpress.PerLayerCompressionPress,
+}
+# These stand alone.
+WHOLE: dict[str, type[BasePress]] = {
+    "h2o-accumulated": AccumulatedH2OPress,
+    "kvcompose": kvpress.KVComposePress,
+    "kvgrad": kvpress.KVgradPress,
+    "kvzip": kvpress.KVzipPress,
+}
+# The project's own, on attention scores.
+POLICIES = ("block-wise", "h2o", "lowest-importance", "random", "reclaimability-aware", "streaming-llm")
+# These are set by more than a ratio.
+SPECIAL = ("composed", "simlayerkv")
+# These are refused, each with its reason (kvreclaim.capture.refusals).
+REFUSED: dict[str, type[BasePress]] = {
+    "cam": kvpress.CAMPress,
+    "compression-ratio-decoding": kvpress.CompressionRatioDecodingPress,
+    "decoding": kvpress.DecodingPress,
+    "duo-attention": kvpress.DuoAttentionPress,
+    "fastkvzip": kvpress.FastKVzipPress,
+    "finch": kvpress.FinchPress,
+    "key-rerotation": kvpress.KeyRerotationPress,
+    "kvzap": kvpress.KVzapPress,
+    "lukv": kvpress.LUKVPress,
+    "merging": kvpress.MergingPress,
+    "prefill-decoding": kvpress.PrefillDecodingPress,
+    "qfilter": kvpress.QFilterPress,
+    "restorekv": kvpress.RestoreKVPress,
+    "think": kvpress.ThinKPress,
+}
