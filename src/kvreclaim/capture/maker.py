@@ -55,23 +55,23 @@ class Maker:
         if head.name == "simlayerkv":
             return self._simlayerkv(head, ratio), rest
         if head.name in WHOLE:
-            return self._construct(WHOLE[head.name], head, compression_ratio=ratio), rest
+            return self.construct(WHOLE[head.name], head, compression_ratio=ratio), rest
         return self._wrapper_or_scorer(parts, ratio)
 
     def _wrapper_or_scorer(self, parts: Rest, ratio: float) -> tuple[BasePress, Rest]:
         head, rest = parts[0], parts[1:]
         if head.name in SCORERS:
-            return self._construct(SCORERS[head.name], head, compression_ratio=ratio), rest
+            return self.construct(SCORERS[head.name], head, compression_ratio=ratio), rest
         if head.name not in WRAPPERS:
             raise self._unknown(head.name)
-        inner, rest = self._scorer(head, rest, 0.0 if head.name == "dms" else ratio)
+        inner, rest = self.scorer(head, rest, 0.0 if head.name == "dms" else ratio)
         if head.name == "dms" and "threshold" not in head.parameters:
             raise InputError(f"{self._text}: dms evicts below a score: pass dms:threshold=NUMBER:PRESS")
         if head.name == "per-layer":
-            return self._construct(LinearPerLayerPress, head, press=inner, ratio=ratio), rest
-        return self._construct(WRAPPERS[head.name], head, press=inner), rest
+            return self.construct(LinearPerLayerPress, head, press=inner, ratio=ratio), rest
+        return self.construct(WRAPPERS[head.name], head, press=inner), rest
 
-    def _scorer(self, wrapper: NamedPress, parts: Rest, ratio: float) -> tuple[ScorerPress, Rest]:
+    def scorer(self, wrapper: NamedPress, parts: Rest, ratio: float) -> tuple[ScorerPress, Rest]:
         """Make the press that a wrapper wraps."""
         if not parts:
             raise InputError(
@@ -94,7 +94,7 @@ class Maker:
             presses.append(press)
         if len(presses) < 2:
             raise InputError(f"{self._text}: composed runs presses in turn: pass composed:PRESS:PRESS")
-        press = self._construct(kvpress.ComposedPress, head, presses=presses)
+        press = self.construct(kvpress.ComposedPress, head, presses=presses)
         press.compression_ratio = ratio
         return press
 
@@ -107,7 +107,7 @@ class Maker:
         return count
 
     def _simlayerkv(self, head: NamedPress, ratio: float) -> BasePress:
-        press = self._construct(kvpress.SimLayerKVPress, head)
+        press = self.construct(kvpress.SimLayerKVPress, head)
         if "lazy_threshold" not in head.parameters:
             press.lazy_threshold = 0.9  # kvpress's advice for Llama 3; its default compresses nothing
         if "n_recent" not in head.parameters:
@@ -134,7 +134,7 @@ class Maker:
             raise InputError(f"{self._text}: scores={kind}: pass window or received")
         return WindowAttention(**window) if kind == "window" else ReceivedAttention()
 
-    def _construct(self, kind: Any, head: NamedPress, **own: Any) -> Any:
+    def construct(self, kind: Any, head: NamedPress, **own: Any) -> Any:
         """Make a press, its parameters checked against the constructor's names and defaults."""
         accepted = inspect.signature(kind).parameters
         given = head.parameters

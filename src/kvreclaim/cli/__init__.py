@@ -9,6 +9,7 @@ import typer
 
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
+from kvreclaim.cli.models import models_app
 from kvreclaim.cli.page import page_command
 from kvreclaim.cli.reproduce import reproduce_command
 from kvreclaim.cli.runtimes import runtimes_command
@@ -26,6 +27,7 @@ app.command("reproduce")(reproduce_command)
 app.command("audit")(audit_command)
 app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
+app.add_typer(models_app, name="models")
 app.command("page")(page_command)
 
 
