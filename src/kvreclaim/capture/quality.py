@@ -20,6 +20,9 @@ from kvreclaim.capture.replay import replay_logits
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
 
+AT_ONCE = 32
+"""Tokens whose divergence is computed at once: with a vocabulary of 256K, 32 MB a temporary."""
+
 
 @dataclass(frozen=True)
 class Quality:
@@ -86,8 +89,9 @@ class Continuation:
     def quality(self, mask: KeepMask) -> Quality:
         """Judge a keep mask of the prompt; InputError if it is not of the cache's shape."""
         masked = self._log_probabilities(mask)
-        # Summed in float64: at mild compression the divergence is below what float32 resolves in the sum.
-        kl = (self._full.exp() * (self._full - masked)).sum(-1, dtype=torch.float64)
+        kl = torch.cat(
+            [_kl(*pair) for pair in zip(self._full.split(AT_ONCE), masked.split(AT_ONCE), strict=True)]
+        )
         delta_nll = self._nll(masked) - self._full_nll
         return Quality(
             kl=float(kl.mean()),
@@ -106,6 +110,14 @@ class Continuation:
     def _nll(self, log_probabilities: Tensor) -> Tensor:
         """Return the negative log likelihood of each next token but the first, ``[n - 1]`` in float64."""
         return -log_probabilities[:-1].gather(1, self._next_ids[1:, None])[:, 0].double()
+
+
+def _kl(full: Tensor, masked: Tensor) -> Tensor:
+    """Return KL(full || masked) of log probabilities ``[n, vocabulary]``, ``[n]`` in float64.
+
+    Summed in float64: at mild compression the divergence is below what a float32 sum resolves.
+    """
+    return (full.exp() * (full - masked)).sum(-1, dtype=torch.float64)
 
 
 def quality(model: Any, cache: Any, mask: KeepMask, next_ids: Tensor) -> Quality:

@@ -80,7 +80,7 @@ def replaying(model: Any, cache: Any, mask: KeepMask | None) -> Iterator[Step]:
     # Registered anew each time: kvpress wraps all the functions that it finds registered when it is imported.
     ALL_ATTENTION_FUNCTIONS[ATTENTION] = _masked_attention
     ALL_MASK_ATTENTION_FUNCTIONS.register(ATTENTION, _explicit_mask)
-    active = _ACTIVE.set(_Replay(cache, keep, eager=before == "eager"))
+    active = _ACTIVE.set(_Replay(cache, keep.to(model.device), eager=before == "eager"))
     try:
         config._attn_implementation = ATTENTION
         yield lambda ids, last=0: _step(model, ids, last)
