@@ -89,9 +89,8 @@ class Continuation:
     def quality(self, mask: KeepMask) -> Quality:
         """Judge a keep mask of the prompt; InputError if it is not of the cache's shape."""
         masked = self._log_probabilities(mask)
-        kl = torch.cat(
-            [_kl(*pair) for pair in zip(self._full.split(AT_ONCE), masked.split(AT_ONCE), strict=True)]
-        )
+        parts = [slice(start, start + AT_ONCE) for start in range(0, self.tokens, AT_ONCE)]
+        kl = torch.cat([_kl(self._full[part], masked[part]) for part in parts])
         delta_nll = self._nll(masked) - self._full_nll
         return Quality(
             kl=float(kl.mean()),
