@@ -32,6 +32,8 @@ _BROKEN = (
     SafetensorError,
 )
 
+_TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece*", "*.tiktoken")
+
 
 def load(
     name_or_path: str | PathLike[str],
@@ -61,7 +63,7 @@ def load(
     with quiet_transformers():
         geometry_of(_config(source, name))
         model = _model(source, name, dtype or (torch.float32 if device == "cpu" else "auto"))
-        tokenizer = _attempt(lambda: AutoTokenizer.from_pretrained(source), name, "its tokenizer")
+        tokenizer = _tokenizer(source, name)
     attention_layers(model)
     return model.eval().to(device), tokenizer
 
@@ -103,6 +105,13 @@ def _model(source: str, name: str, dtype: torch.dtype | str) -> Any:
             f"{name} lacks {len(missing)} weights, such as {missing[0]}: pass a complete checkpoint"
         )
     return model
+
+
+def _tokenizer(source: str, name: str) -> Any:
+    # From a directory without one, transformers makes a tokenizer that knows next to no words.
+    if Path(source).is_dir() and not any(any(Path(source).glob(kind)) for kind in _TOKENIZER_FILES):
+        raise InputError(f"{name} has no tokenizer: pass a directory with a tokenizer.json")
+    return _attempt(lambda: AutoTokenizer.from_pretrained(source), name, "its tokenizer")
 
 
 def _attempt(load_part: Any, name: str, part: str) -> Any:

