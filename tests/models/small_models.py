@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra: pip install 'kvreclaim[models]'")
 transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'kvreclaim[models]'")
-pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[models]'")
+kvpress = pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[models]'")
 
 from kvreclaim.capture import models  # noqa: E402  # torch must be there
 from kvreclaim.errors import InputError  # noqa: E402
