@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -23,28 +24,52 @@ KINDS = ("closed form", "simulated", "measured", "observed")
 def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """Write a file under a temporary name and rename it, so that it is whole or not there.
 
+    A link stays, and the file behind it is replaced; a pipe or a device is written to as it is.
+
     Raises
     ------
     InputError
         If the file can't be written.
     """
     file = Path(path)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(data)
-        temporary.replace(file)
+        if _replaceable(file):
+            _replace(Path(os.path.realpath(file)), data)
+        else:
+            file.write_bytes(data)
     except OSError as error:
-        raise InputError(
-            f"{file}: can't be written ({error.strerror}); pass a file in a folder you can write"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        raise _unwritable(file, error) from error
+
+
+def check_writable(path: str | PathLike[str]) -> None:
+    """Refuse what `write_bytes` is sure to refuse, before long work; nothing is written.
+
+    Raises
+    ------
+    InputError
+        If the path is a directory, its folder does not exist, or one of them is not the user's to write.
+    """
+    file = Path(path)
+    try:
+        written = file.parent if _replaceable(file) else file
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not file.parent.is_dir():
+            raise NotADirectoryError(errno.ENOENT, "no such folder")
+        if not os.access(written, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _unwritable(file, error) from error
 
 
 def as_json(value: Any) -> str:
     """Return JSON text, indented, with NaN and infinities as null."""
     return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def utf8(text: str) -> bytes:
+    """Return text as UTF-8; bytes of a file name that are not Unicode become escapes, as in JSON."""
+    return text.encode(errors="backslashreplace")
 
 
 class ResultsFolder:
@@ -58,10 +83,12 @@ class ResultsFolder:
     Raises
     ------
     InputError
-        If the folder can't be made, or is a file.
+        If the folder can't be made, is a file, or has no name.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
+        if not os.fspath(path):
+            raise InputError("the results folder has no name; pass another --out")
         self.path = Path(path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -74,7 +101,7 @@ class ResultsFolder:
         """Write one file (text as UTF-8) in the folder, replacing it whole; return its path."""
         file = self.path / name
         ResultsFolder(file.parent)
-        write_bytes(file, content.encode() if isinstance(content, str) else content)
+        write_bytes(file, utf8(content) if isinstance(content, str) else content)
         return file
 
     def write_run(
@@ -97,6 +124,25 @@ class ResultsFolder:
             },
         }
         self.write("run.json", as_json(run))
+
+
+def _replaceable(file: Path) -> bool:
+    """Return whether the file is a regular one, or is not there yet."""
+    return file.is_file() or not file.exists()
+
+
+def _replace(file: Path, data: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(file)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _unwritable(file: Path, error: OSError) -> InputError:
+    return InputError(f"{file}: can't be written ({error.strerror}); pass a file in a folder you can write")
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,29 +10,48 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kvreclaim.results import as_json, write_bytes
+from kvreclaim.results import as_json, check_writable, utf8, write_bytes
+
+STDOUT = "-"
+
+
+def _check_json(json: str | None) -> str | None:
+    """Refuse a JSON file that can't be written while nothing is done yet."""
+    if json not in (None, STDOUT):
+        check_writable(json)
+    return json
+
 
 Json = Annotated[
     str | None,
     typer.Option(
-        "--json", metavar="FILE|-", help="Also write JSON; with '-' to stdout, tables then to stderr."
+        "--json",
+        metavar="FILE|-",
+        help="Also write JSON; with '-' to stdout, tables then to stderr.",
+        callback=_check_json,
     ),
 ]
 
 MISSING = "–"
+MAX_BLOCK_SIZE = 4096  # tokens; sixteen times the largest that ships, and the closed forms still take seconds
 
 
 def console(json: str | None) -> Console:
-    """Return the console for tables: stderr where JSON goes to stdout."""
-    return Console(stderr=json == "-", highlight=False, soft_wrap=False)
+    """Return the console for tables: stderr where JSON goes to stdout. Text in brackets is just text."""
+    return Console(stderr=json == STDOUT, highlight=False, soft_wrap=False, markup=False, emoji=False)
 
 
 def emit_json(json: str | None, value: Any) -> None:
     """Write ``value`` as JSON to a file, to stdout for ``-``, or nowhere for None."""
-    if json == "-":
-        sys.stdout.write(as_json(value))
+    if json == STDOUT:
+        typer.echo(utf8(as_json(value)), nl=False)
     elif json is not None:
-        write_bytes(json, as_json(value).encode())
+        write_bytes(json, utf8(as_json(value)))
+
+
+def printable(text: str) -> str:
+    """Return text on one line, with escapes for what would steer the terminal or can't be encoded."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def plain_table(title: str, caption: str | None = None) -> Table:
@@ -52,14 +70,16 @@ def plain_table(title: str, caption: str | None = None) -> Table:
 
 
 def progress() -> Progress:
-    """Return a progress bar with time left, on stderr, gone when done."""
+    """Return a progress bar with time left, on a terminal's stderr, gone when done."""
+    screen = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=screen,
         transient=True,
+        disable=not screen.is_terminal,
     )
 
 

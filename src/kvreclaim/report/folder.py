@@ -42,6 +42,8 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
     "audit.csv": {
         "file": pl.String,
         "policy": pl.String,
+        "layers": pl.Int64,
+        "kv_heads": pl.Int64,
         "tokens": pl.Int64,
         "block_size": pl.Int64,
         "block_tables": pl.String,

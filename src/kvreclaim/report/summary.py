@@ -10,6 +10,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.wording import Quantity
 
+RARE = 10
 _SAME_X = 1e-9
 
 
@@ -49,24 +50,44 @@ class Summary:
         return tuple(name.split("/", 1)[1] for name in names if name.startswith(f"{experiment}/"))
 
     def quantity(
-        self, experiment: str, policy: str, metric: str, x: float | None = None, kind: str | None = None
+        self, experiment: str, policy: str, metric: str, x: float, kind: str = "simulated"
     ) -> Quantity:
-        """Return one number of the table, the first that matches.
+        """Return one number of the table.
 
         Raises
         ------
         InputError
             When none does.
         """
-        found = self.rows(experiment, metric).filter(pl.col("policy") == policy)
-        if x is not None:
-            found = found.filter((pl.col("x") - x).abs() < _SAME_X)
-        if kind is not None:
-            found = found.filter(pl.col("kind") == kind)
+        found = at(self.rows(experiment, metric), x).filter(policy=policy, kind=kind)
         if found.is_empty():
-            raise InputError(f"{self.source} has no {metric} of {policy!r} in {experiment!r} at {x}: run `kvreclaim reproduce` again")
+            raise InputError(
+                f"{self.source} has no {kind} {metric} of {policy!r} in {experiment!r} at {x}: "
+                "run `kvreclaim reproduce` again and pass its folder"
+            )
         row = found.row(0, named=True)
         return Quantity(row["mean"], row["std"] or 0.0, row["n"], row["kind"])
+
+    def with_rare_counts(self, experiment: str, table: pl.DataFrame) -> pl.DataFrame:
+        """Return simulated rows of physical reclaim with a column `remark`: few free blocks as a count and its interval.
+
+        A mean and a deviation say little of a few blocks in all runs together; where there are `RARE` or more, `remark` is null.
+        """
+        counts = {
+            (row["metric"], row["policy"], row["x"]): row["mean"]
+            for row in self.frame.filter(experiment=experiment, kind="simulated").iter_rows(named=True)
+        }
+        words = []
+        for policy, x, kind in table.select("policy", "x", "kind").rows():
+            total, low, high = (counts.get((f"free_blocks_{part}", policy, x)) for part in ("total", "low", "high"))
+            few = kind == "simulated" and total is not None and low is not None and high is not None and total < RARE
+            words.append(f"{blocks(total)} in all runs (95 %: {low:.2g}–{high:.2g})" if few else None)
+        return table.with_columns(remark=pl.Series(words, dtype=pl.String))
+
+
+def blocks(count: float) -> str:
+    """Return a count of blocks in words."""
+    return f"{count:.0f} block{'' if count == 1 else 's'}"
 
 
 def at(rows: pl.DataFrame, x: float) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from kvreclaim.report.charts.plot import Axis, Scale, lines
-from kvreclaim.report.charts.rows import drawn
+from kvreclaim.report.charts.rows import drawn, line_of
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 
@@ -23,8 +23,7 @@ def _share(title: str, scale: Scale) -> Axis:
 def physical_reclaim(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw physical reclaim of each block size, and the logical saving, over the compression ratio."""
     x = table["x"].unique().sort()
-    diagonal = pl.DataFrame({"policy": "logical-saving", "x": x, "mean": x, "std": 0.0, "n": 1, "kind": "closed form"})
-    rows = pl.concat([drawn(table, "curve"), drawn(diagonal, "curve")])
+    rows = pl.concat([drawn(table, "curve"), line_of("logical-saving", x, x)])
     y = _share("Physical reclaim (share of blocks)", scale)
     return lines(rows, _RATIO, y, width, theme, x_name="Compression ratio", y_name="Share freed")
 

@@ -20,7 +20,6 @@ Scale = Literal["linear", "log"]
 _ROW_HEIGHT = 48
 _CLOSED_FORM: dict[str, Any] = {
     "shape": "diamond",
-    "size": 62,
     "strokeWidth": 1.6,
     "stroke": alt.expr("ink.text"),
     "fill": alt.expr("ink.surface"),
@@ -45,8 +44,8 @@ class Axis:
 
     def to_scale(self) -> alt.Scale:
         """Altair's scale."""
-        limits = {} if self.domain is None else {"domain": list(self.domain)}
-        return alt.Scale(type=self.scale, nice=self.domain is None, zero=self.scale == "linear", **limits)
+        limits: Any = alt.Undefined if self.domain is None else list(self.domain)
+        return alt.Scale(type=self.scale, nice=self.domain is None, domain=limits)
 
 
 def lines(
@@ -88,10 +87,10 @@ def lines(
         across = coloured.mark_rule(clip=True, style="error").encode(x=alt.X("left:Q"), x2="right:Q", y=at_y)
         layers.append(across.transform_filter("datum.right > datum.left"))
     if roles & {"line", "dot"}:
-        points = coloured.mark_point(filled=True, opacity=1, size=52).encode(y=at_y, shape=_shape(rows))
+        points = coloured.mark_point(filled=True, opacity=1, size=120 if "dot" in roles else 52).encode(y=at_y, shape=_shape(rows))
         layers.append(points.transform_filter("datum.role == 'line' || datum.role == 'dot'"))
     if "mark" in roles:
-        marks = base.mark_point(**_CLOSED_FORM).encode(y=at_y)
+        marks = base.mark_point(**_CLOSED_FORM, size=30).encode(y=at_y)
         layers.append(marks.transform_filter("datum.role == 'mark'"))
     if theme.interactive:
         layers.append(_nearest(coloured.encode(y=at_y), _tooltip(y_name, x_name)))
@@ -146,14 +145,14 @@ def labelled_rows(
         layers.append(error.mark_rule(**halo, color=alt.expr("ink.text"), strokeWidth=1.5))
     if "dot" in roles:
         dots = base.mark_point(
-            opacity=1, filled=True, yOffset=below, stroke=alt.expr("ink.surface"), strokeWidth=1.2, clip=True
+            opacity=1, filled=True, yOffset=below, stroke=alt.expr("ink.surface"), strokeWidth=1.2
         ).encode(x=at_x, color=colour, shape=shape, size=_size(rows, legend=named), tooltip=tooltip)
         layers.append(dots.transform_filter("datum.role == 'dot'"))
     if reference is not None:
         tick = words.mark_tick(color=alt.expr("ink.text"), thickness=2, size=26, yOffset=below)
         layers += [tick.encode(x=alt.datum(reference)), _reference_name(reference)]
     if "mark" in roles:
-        marks = base.mark_point(**_CLOSED_FORM, yOffset=below).encode(x=at_x, tooltip=tooltip)
+        marks = base.mark_point(**_CLOSED_FORM, size=60, yOffset=below).encode(x=at_x, tooltip=tooltip)
         layers.append(marks.transform_filter("datum.role == 'mark'"))
     return _finish(layers, rows, width, _ROW_HEIGHT * len(groups), theme, x_name)
 
@@ -210,7 +209,7 @@ def _size(rows: pl.DataFrame, *, legend: bool) -> alt.Size:
     """Return point sizes that shrink from series to series, so that equal values lie in each other, all in sight."""
     sizes = [max(40, 210 - 75 * place) for place in range(len(_keys(rows)))]
     shown: Any = alt.Undefined if legend else None
-    return alt.Size("label:N", title=None, legend=shown, scale=alt.Scale(domain=_domain(rows), range=sizes))
+    return alt.Size("label:O", sort=_domain(rows), title=None, legend=shown, scale=alt.Scale(domain=_domain(rows), range=sizes))
 
 
 def _dash(rows: pl.DataFrame) -> alt.StrokeDash:

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from kvreclaim.report.charts.plot import Axis, labelled_rows, lines
-from kvreclaim.report.charts.rows import drawn
+from kvreclaim.report.charts.rows import drawn, line_of, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 from kvreclaim.report.wording import with_spread
@@ -15,20 +15,19 @@ from kvreclaim.report.wording import with_spread
 def by_policy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each strategy at one compression ratio."""
     x = Axis("Physical reclaim (share of blocks)", domain=(0, 0.6))
-    return labelled_rows(drawn(table, "bar"), x, width, theme, x_name="Physical reclaim", reference=0.5)
+    return labelled_rows(with_marks(table, "bar"), x, width, theme, x_name="Physical reclaim", reference=0.5)
 
 
 def fragmentation(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the share of dead slots in the blocks that each strategy still holds."""
     x = Axis("Fragmentation (dead share of the slots in held blocks)", domain=(0, 0.6))
-    return labelled_rows(drawn(table, "bar"), x, width, theme, x_name="Fragmentation")
+    return labelled_rows(with_marks(table, "bar"), x, width, theme, x_name="Fragmentation")
 
 
 def over_ratio(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each strategy, and the logical saving, over the compression ratio."""
     x = table["x"].unique().sort()
-    diagonal = pl.DataFrame({"policy": "logical-saving", "x": x, "mean": x, "std": 0.0, "n": 1, "kind": "closed form"})
-    rows = pl.concat([drawn(table, "line"), drawn(diagonal, "curve")])
+    rows = pl.concat([with_marks(table, "line"), line_of("logical-saving", x, x)])
     ratio = Axis("Compression ratio q (share of tokens evicted)", domain=(0, 1))
     reclaim = Axis("Physical reclaim (share of blocks)", domain=(0, 1))
     return lines(rows, ratio, reclaim, width, theme, x_name="Compression ratio", y_name="Physical reclaim")
@@ -54,5 +53,5 @@ def tradeoff(reclaim: pl.DataFrame, loss: pl.DataFrame, frontier: pl.DataFrame, 
     curve = drawn(frontier, "curve").with_columns(left=pl.col("x"), right=pl.col("x"))
     rows = pl.concat([curve, dots])
     x = Axis("Physical reclaim (share of blocks)", domain=(-0.02, 0.55), ticks=(0, 0.1, 0.2, 0.3, 0.4, 0.5))
-    y = Axis("Importance lost (share of the total)", domain=(0, 0.7))
+    y = Axis("Importance lost (share of the total)", domain=(0, 0.6))
     return lines(rows, x, y, width, theme, x_name="Physical reclaim", y_name="Importance lost")

@@ -41,9 +41,9 @@ def build(folder: Folder) -> Section:
     """Return the section of the scatter law."""
     summary = Summary.of(folder)
     sizes = summary.settings("bound")
-    half = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.5)
-    exact = summary.quantity("bound/B=16", "exact", "physical_reclaim", 0.5)
-    three_quarters = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.75)
+    half = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.5, "closed form")
+    exact = summary.quantity("bound/B=16", "exact", "physical_reclaim", 0.5, "closed form")
+    three_quarters = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.75, "closed form")
     seen = evidence_of(_by_block_size(summary, "independent", "physical_reclaim"))
     return Section(
         id="bound",

@@ -12,7 +12,7 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import BlockMaps, Control, Figure, Item, KeyNumber, Section, Table
 from kvreclaim.report.wording import number, with_spread
 
-_TABLES = {"shared": "shared", "per_layer": "a layer", "per_head": "a head"}
+_TABLES = {"shared": "shared table", "per_layer": "one table a layer", "per_head": "one table a head"}
 _REMEDIES = {"at-eviction": "at_eviction", "by-compaction": "with_compaction", "by-packing": "with_packing"}
 
 
@@ -26,6 +26,15 @@ def _read(folder: Folder) -> pl.DataFrame:
         at_eviction=pl.col("physical_reclaim"),
         with_compaction=(pl.col("free_blocks") + pl.col("compaction_freed_blocks")) / pl.col("blocks"),
         with_packing=pl.col("packing_physical_reclaim"),
+        some_head=pl.col("live_union") / pl.col("tokens") / _tables_of(),
+    )
+
+
+def _tables_of() -> pl.Expr:
+    """Return the number of block tables: those that `live_union` is summed over."""
+    kind, layers = pl.col("block_tables"), pl.col("layers")
+    return (
+        pl.when(kind == "shared").then(1).when(kind == "per_layer").then(layers).otherwise(layers * pl.col("kv_heads"))
     )
 
 
@@ -45,13 +54,14 @@ def _pooled(audit: pl.DataFrame, metric: str, series: str) -> pl.DataFrame:
 
 
 def _ranked(audit: pl.DataFrame) -> list[str]:
-    """Return the policies, best first: by reclaim in the table most shared, then by the other tables, then by name."""
-    kinds = [kind for kind in _TABLES if kind in set(audit["block_tables"])]
-    means = {
-        (policy, kind): mean
-        for policy, kind, mean in audit.group_by("policy", "block_tables").agg(pl.col("physical_reclaim").mean()).rows()
-    }
-    return sorted(set(audit["policy"]), key=lambda policy: ([-(means.get((policy, kind)) or 0.0) for kind in kinds], policy))
+    """Return the policies, best first: by reclaim in the table most shared, then by the pairs that packing moves."""
+    widest = next(kind for kind in _TABLES if kind in set(audit["block_tables"]))
+    means = audit.filter(pl.col("block_tables") == widest).group_by("policy").agg(
+        pl.col("physical_reclaim").mean(), pl.col("packing_moved_pairs").mean()
+    )
+    return means.sort("physical_reclaim", "packing_moved_pairs", "policy", descending=[True, False, False])[
+        "policy"
+    ].to_list()
 
 
 def _in_order(rows: list[pl.DataFrame], names: list[str], headline: str) -> pl.DataFrame:
@@ -90,7 +100,7 @@ def _figures(audit: pl.DataFrame, seen: tuple[str, ...]) -> tuple[Item, ...]:
             title="The kind of block table decides",
             caption=(
                 "Blocks freed without a copy. In a shared table a block holds a token's pairs of every layer and head, and "
-                f"is free only when none of them is kept. In words beside each name: the {_TABLES[kinds[0]]} table's value."
+                f"is free only when none of them is kept. In words beside each name: reclaim with {_TABLES[kinds[0]]}."
             ),
             drawings={(size,): partial(charts.by_block_tables, _by_tables(part, kinds)) for size, part in per_size.items()},
             controls=(control,),
@@ -124,7 +134,7 @@ def _table(audit: pl.DataFrame) -> Table:
     widest = part.filter(pl.col("block_tables") == kinds[0])
     columns = [("Logical saving", widest, "logical_saving")]
     columns += [(f"Reclaim, {_TABLES[kind]}", part.filter(pl.col("block_tables") == kind), "physical_reclaim") for kind in kinds]
-    columns += [("Kept by some head", widest, "live_union"), ("Stranded", widest, "stranded")]
+    columns += [("Kept by some head", widest, "some_head"), ("Stranded", widest, "stranded")]
     columns += [("Reclaim, packed", widest, "with_packing"), ("Pairs moved to pack", widest, "packing_moved_pairs")]
     cells = [_texts(rows, metric) for _, rows, metric in columns]
     names = _ranked(part)
@@ -140,7 +150,10 @@ def _table(audit: pl.DataFrame) -> Table:
 
 def _texts(rows: pl.DataFrame, metric: str) -> dict[str, str]:
     pooled = _pooled(rows, metric, "")
-    return {name: with_spread(mean, std) for name, mean, std in pooled.select("name", "mean", "std").rows()}
+    digits = 0 if metric == "packing_moved_pairs" else 3
+    return {
+        name: f"{mean:,.{digits}f} ± {std:,.{digits}f}" for name, mean, std in pooled.select("name", "mean", "std").rows()
+    }
 
 
 def build(folder: Folder) -> Section:

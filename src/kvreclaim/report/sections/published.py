@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Section, Table
-from kvreclaim.report.wording import number
+from kvreclaim.report.wording import number, with_spread
 
 _STATUS = {
     "exact": ("✓ exact", "good"),
@@ -20,10 +20,11 @@ def build(folder: Folder) -> Section:
     rows, tones = [], []
     for row in table.iter_rows(named=True):
         words, tone = _STATUS.get(row["status"], (str(row["status"]), ""))
-        spread = f" ± {number(row['std'])}" if row["std"] else ""
-        oracle = "" if row["oracle"] is None else number(row["oracle"])
+        unit = " %" if row["published"].rstrip().endswith("%") else ""
+        spread = None if row["std"] is None or row["n"] == 1 else row["std"]
+        oracle = "" if row["oracle"] is None else f"{number(row['oracle'])}{unit}"
         count = "" if row["n"] is None else f"{row['n']:,}"
-        rows.append((row["quantity"], row["published"], f"{number(row['reproduced'])}{spread}", count, oracle, words))
+        rows.append((row["quantity"], row["published"], f"{with_spread(row['reproduced'], spread)}{unit}", count, oracle, words))
         tones.append(tone)
     counts = table["status"].value_counts(sort=True).rows()
     tally = ", ".join(f"{count} {status}" for status, count in counts)

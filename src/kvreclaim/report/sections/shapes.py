@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import polars as pl
-
 from kvreclaim.report.charts import shapes as charts
 from kvreclaim.report.charts.rows import only
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Figure, Item, KeyNumber, Section
 from kvreclaim.report.sections.parts import faults, plain
 from kvreclaim.report.summary import Summary, at
-from kvreclaim.report.wording import evidence_of, percent
+from kvreclaim.report.wording import evidence_of, number, percent
 
 POLICIES = ("streaming-llm", "snapkv", "h2o", "random")
 _DIAMONDS = "Hollow diamonds are closed forms."
 
 
 def _figures(summary: Summary) -> tuple[Item, ...]:
-    reclaim = only(summary.rows("shapes", "physical_reclaim"), POLICIES)
+    reclaim = summary.with_rare_counts("shapes", only(summary.rows("shapes", "physical_reclaim"), POLICIES))
     here = at(reclaim, 16)
     retained = only(summary.rows("shapes_retained", "physical_reclaim"), POLICIES)
+    retained = summary.with_rare_counts("shapes_retained", retained)
     cluster = summary.rows("snapkv_cluster", "physical_reclaim")
     cost = only(at(summary.rows("shapes", "physical_reclaim", "compacted_reclaim", "moved_fraction"), 16), POLICIES, "simulated")
     return (
         Figure(
             id="shapes-reclaim",
             title="Half of the tokens dropped, B = 16: what comes free without a copy",
-            caption=f"Bars are means, thin lines one standard deviation. {_DIAMONDS}",
+            caption=(
+                f"Bars are means, thin lines one standard deviation. {_DIAMONDS} Where few blocks come free in all runs "
+                "together, their count and its 95 % interval stand in place of a mean."
+            ),
             drawings=plain(charts.by_policy, here),
             series=POLICIES,
             evidence=evidence_of(here),
@@ -78,13 +80,11 @@ def _figures(summary: Summary) -> tuple[Item, ...]:
 def build(folder: Folder) -> Section:
     """Return the section of the realistic shapes."""
     summary = Summary.of(folder)
-    free = {policy: summary.quantity("shapes", policy, "physical_reclaim", 16, "simulated") for policy in POLICIES}
+    free = {policy: summary.quantity("shapes", policy, "physical_reclaim", 16) for policy in POLICIES}
     moved = summary.quantity("shapes", "h2o", "moved_fraction", 16)
-    h2o_blocks = summary.quantity("shapes", "h2o", "free_blocks_total", 16)
-    exact = summary.rows("shapes", "physical_reclaim").filter(
-        (pl.col("policy") == "h2o") & (pl.col("kind") == "closed form") & (pl.col("x") == 16)
-    )
-    expectation = f"; the exact expectation is {exact['mean'][0]:.4f}" if not exact.is_empty() else ""
+    exact = summary.quantity("shapes", "h2o", "physical_reclaim", 16, "closed form")
+    few = at(summary.with_rare_counts("shapes", summary.rows("shapes", "physical_reclaim")), 16)
+    counted = few.filter(policy="h2o", kind="simulated")["remark"][0]
     return Section(
         id="shapes",
         title="Realistic shapes",
@@ -94,16 +94,22 @@ def build(folder: Folder) -> Section:
             "window. The masks here copy those shapes with synthetic scores; no model is run.",
             f"With half of the tokens kept and B = 16, StreamingLLM's shape frees {free['streaming-llm'].text} of the "
             f"blocks, SnapKV's {free['snapkv'].text}, H2O's {free['h2o'].text} and random eviction {free['random'].text}. "
-            f"H2O's mean rests on {h2o_blocks.mean:.0f} freed blocks over all seeds together{expectation}. "
+            f"H2O's mean rests on {counted or 'many blocks'}; its exact expectation is {number(exact.mean)}. "
             f"The memory is not lost: compaction would free it, and for H2O's shape it moves {percent(moved.mean)} of the survivors.",
             "The agreement with the published figures is calibration: the number of blocks, the jitter of the budget and the "
             "cluster length were fitted to them. Whether these shapes are those of the methods on a model is the question of "
             "the real masks below.",
         ),
         items=(*_figures(summary), *faults(folder, "shapes")),
-        key_numbers=tuple(
-            KeyNumber(free[policy].text, f"of the blocks freed by {name}'s shape at half of the tokens", free[policy].evidence)
-            for policy, name in (("streaming-llm", "StreamingLLM"), ("h2o", "H2O"))
+        key_numbers=(
+            KeyNumber(
+                free["streaming-llm"].text,
+                "of the blocks come free when half of the tokens go in StreamingLLM's shape",
+                free["streaming-llm"].evidence,
+            ),
+            KeyNumber(
+                number(exact.mean), "of the blocks in H2O's shape, in exact expectation, at the same budget", exact.evidence
+            ),
         ),
         sources=("study", "streaming-llm", "snapkv", "h2o"),
     )

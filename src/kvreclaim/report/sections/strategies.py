@@ -24,7 +24,9 @@ def _distributions(summary: Summary) -> Control:
 
 
 def _rows(summary: Summary, distribution: str, metric: str) -> pl.DataFrame:
-    return only(summary.rows(f"strategies/{distribution}", metric), POLICIES)
+    experiment = f"strategies/{distribution}"
+    rows = only(summary.rows(experiment, metric), POLICIES)
+    return summary.with_rare_counts(experiment, rows) if metric == "physical_reclaim" else rows
 
 
 def _drawings(summary: Summary, control: Control, chart: Chart, metric: str, x: float | None) -> dict[tuple[str, ...], Drawing]:
@@ -36,8 +38,8 @@ def _tradeoffs(summary: Summary, control: Control) -> dict[tuple[str, ...], Draw
     return {
         (name,): partial(
             charts.tradeoff,
-            at(_rows(summary, name, "physical_reclaim"), 0.5),
-            at(_rows(summary, name, "importance_loss"), 0.5),
+            at(_rows(summary, name, "physical_reclaim"), 0.5).filter(kind="simulated"),
+            at(_rows(summary, name, "importance_loss"), 0.5).filter(kind="simulated"),
             summary.rows(f"frontier/{name}", "importance_loss"),
         )
         for name in control.values
@@ -52,7 +54,8 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             title="Half of the tokens dropped, B = 16: what comes free",
             caption=(
                 "The distribution of importance does not touch random or block-wise reclaim, nor that of "
-                "lowest-importance eviction: with independent scores its victims lie as scattered as random ones."
+                "lowest-importance eviction: with independent scores its victims lie as scattered as random ones. "
+                "Hollow diamonds are closed forms."
             ),
             drawings=_drawings(summary, control, charts.by_policy, "physical_reclaim", 0.5),
             controls=(control,),
