@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
@@ -23,13 +24,13 @@ class Answer(NamedTuple):
     err: str
 
 
-def call(*arguments):
-    """Run ``kvreclaim`` with some arguments in this process, on 80 columns."""
+def call(*arguments, columns=80):
+    """Run ``kvreclaim`` with some arguments in this process."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
     command = ["kvreclaim", *map(str, arguments)]
     with (
         mock.patch.object(sys, "argv", command),
-        mock.patch.dict(os.environ, {"COLUMNS": "80"}),
+        mock.patch.dict(os.environ, {"COLUMNS": str(columns)}),
         redirect_stdout(out),
         redirect_stderr(err),
     ):
@@ -77,6 +78,11 @@ def alive(tokens, *kept):
     for part in kept:
         mask[part] = True
     return mask
+
+
+def names(folder="."):
+    """Return the names of a folder's files, in order."""
+    return sorted(path.name for path in Path(folder).iterdir())
 
 
 def _flushed(*streams):

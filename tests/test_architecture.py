@@ -21,6 +21,7 @@ ROOMS = {
     "study": {*CORE, "scores", "policies"},
     "report": {"errors", "version", "validate", "results"},
     "cli": {*CORE, "scores", "policies", "study", "report"},
+    "__main__": {"cli"},
 }
 PUBLIC = [
     "BlockLayout",

@@ -103,6 +103,7 @@ def write_audit(
         "interactive_data.json": as_json(maps),
     }
     folder = ResultsFolder(path)
+    folder.claim("audit")
     for name, text in texts.items():
         folder.write(name, text)
     folder.write_run("audit", parameters, kinds=["measured"], packages=["numpy"])

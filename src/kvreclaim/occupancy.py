@@ -2,7 +2,8 @@
 
 Masks are packed to bits (`numpy.packbits`), OR-ed over what shares a block table, and counted: by
 `numpy.bitwise_count` on words as wide as a block where there are such words, else as differences of ranks
-(live tokens before a position). Work goes by slabs of tokens that stay in cache.
+(live tokens before a position); a block of one token is its bit. Work goes by slabs of tokens that stay in
+cache.
 """
 
 from __future__ import annotations

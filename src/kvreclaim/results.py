@@ -51,13 +51,12 @@ def check_writable(path: str | PathLike[str]) -> None:
     """
     file = Path(path)
     try:
-        written = file.parent if _replaceable(file) else file
         if file.is_dir():
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise _failure(errno.EISDIR)
         if not file.parent.is_dir():
-            raise NotADirectoryError(errno.ENOENT, "no such folder")
-        if not os.access(written, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            raise _failure(errno.ENOENT)
+        if not os.access(file.parent if _replaceable(file) else file, os.W_OK):
+            raise _failure(errno.EACCES)
     except OSError as error:
         raise _unwritable(file, error) from error
 
@@ -78,7 +77,7 @@ class ResultsFolder:
     Parameters
     ----------
     path
-        The folder; made if it does not exist.
+        The folder; made with its first file if it does not exist.
 
     Raises
     ------
@@ -91,16 +90,35 @@ class ResultsFolder:
             raise InputError("the results folder has no name; pass another --out")
         self.path = Path(path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+            if not nearest.is_dir():
+                raise _failure(errno.ENOTDIR)
+            if not os.access(nearest, os.W_OK):
+                raise _failure(errno.EACCES)
         except OSError as error:
-            raise InputError(
-                f"{self.path}: can't be made a folder ({error.strerror}); pass another --out"
-            ) from error
+            raise _no_folder(self.path, error) from error
+
+    def claim(self, command: str) -> None:
+        """Refuse a folder that holds another command's results, which this one would replace in part.
+
+        Raises
+        ------
+        InputError
+            If its ``run.json`` names another command.
+        """
+        owner = command
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            owner = json.loads((self.path / "run.json").read_bytes())["command"]
+        if owner != command:
+            raise InputError(f"{self.path}: holds the results of {owner!r}; pass another --out")
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write one file (text as UTF-8) in the folder, replacing it whole; return its path."""
         file = self.path / name
-        ResultsFolder(file.parent)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _no_folder(file.parent, error) from error
         write_bytes(file, utf8(content) if isinstance(content, str) else content)
         return file
 
@@ -139,6 +157,14 @@ def _replace(file: Path, data: bytes) -> None:
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def _failure(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def _no_folder(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder}: can't be made a folder ({error.strerror}); pass another --out")
 
 
 def _unwritable(file: Path, error: OSError) -> InputError:

@@ -80,7 +80,7 @@ def audit_command(
     emit_json(json, [row.to_dict() for row in rows])
     screen = console(json)
     for size in dict.fromkeys(layout.block_size for layout in layouts):
-        screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)))
+        screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)), "")
     low = [row for row in rows if least is not None and row.ledger.physical_reclaim < least]
     if low:
         screen.print(f"{len(low)} of {len(rows)} ledgers have a physical reclaim under {least:g}")
@@ -115,6 +115,7 @@ def _table(rows: list[FileAudit], files: int) -> Table:
         f"Blocks of {size} tokens: freed with zero copies, and after packing",
         _caption(kinds[0], files, counts),
     )
+    table.padding = (0, 0)  # one space between the columns: with a model there are nine
     table.add_column("policy", overflow="fold", min_width=12)
     amounts = _amounts(rows)
     freed = [f"freed,\n{kind}".replace("_", "\n") for kind in kinds]
@@ -135,7 +136,9 @@ def _amounts(rows: list[FileAudit]) -> list[Amount]:
                 lambda ledgers: f"{_mean([found.packing.moved_pairs for found in ledgers]):,.0f}",
             )
         ]
-    name, size = byte_unit(max(row.ledger.bytes_freed or 0 for row in rows))
+    name, size = byte_unit(
+        max(max(row.ledger.bytes_freed or 0, row.ledger.packing.moved_bytes or 0) for row in rows)
+    )
     return [
         (
             f"{name}\nmoved",

@@ -33,12 +33,15 @@ Json = Annotated[
 ]
 
 MISSING = "–"
+NARROWEST = 80  # columns of a table
 MAX_BLOCK_SIZE = 4096  # tokens; sixteen times the largest that ships, and the closed forms still take seconds
 
 
 def console(json: str | None) -> Console:
     """Return the console for tables: stderr where JSON goes to stdout. Text in brackets is just text."""
-    return Console(stderr=json == STDOUT, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    screen = Console(stderr=json == STDOUT, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    screen.width = max(screen.width, NARROWEST)  # on fewer columns numbers would be cut
+    return screen
 
 
 def emit_json(json: str | None, value: Any) -> None:
@@ -58,7 +61,7 @@ def plain_table(title: str, caption: str | None = None) -> Table:
     """Return an empty table in the house style: a rule under the head, no boxes, read well at 80 columns."""
     return Table(
         title=title,
-        caption=caption,
+        caption=None if caption is None else f"\n{caption}",
         title_justify="left",
         caption_justify="left",
         title_style="bold",
@@ -66,6 +69,7 @@ def plain_table(title: str, caption: str | None = None) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
+        show_edge=False,
     )
 
 
@@ -90,7 +94,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def byte_unit(largest: float) -> tuple[str, int]:
     """Return the unit (name, bytes) in which the largest of some byte counts reads well."""
-    for unit in ("GiB", 1 << 30), ("MiB", 1 << 20):
+    for unit in ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20):
         if largest >= unit[1]:
             return unit
     return "KiB", 1 << 10

@@ -8,6 +8,7 @@ import typer
 
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.output import Json, console, emit_json, plain_table, progress
+from kvreclaim.study.settings import PUBLISHED_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from kvreclaim.study.published import Judged
     from kvreclaim.study.reproduce import Reproduction
 
-PUBLISHED_SEEDS = 30
 PACKAGES = ("numpy", "polars", "altair", "vl-convert-python")
 
 
@@ -37,6 +37,7 @@ def reproduce_command(
         from kvreclaim.results import ResultsFolder
 
         folder = ResultsFolder(out)
+        folder.claim("reproduce")
         found = _simulate(seeds, seed_base, jobs)
         _write(folder, found, {"seeds": seeds, "seed_base": seed_base})
     emit_json(json, found.published_figures().to_dicts())
@@ -78,7 +79,7 @@ def _write(folder: ResultsFolder, found: Reproduction, parameters: dict[str, int
 def _table(published: Sequence[Judged], seeds: int) -> Table:
     table = plain_table(
         "The study's figures, as published and as reproduced",
-        f"{seeds} runs a figure, ± population deviation between runs. published.csv adds oracles and tolerances.",
+        f"{seeds} runs a figure, ± population deviation. published.csv adds oracles and tolerances.",
     )
     table.add_column("figure", overflow="fold")
     table.add_column("published", justify="right")

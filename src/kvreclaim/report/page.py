@@ -1,7 +1,7 @@
 """The page: sections of results folders as one HTML file that needs no network.
 
-Everything is in the file: the Vega bundle once, every figure's charts as specifications, their data as tables that
-charts share, the block maps, style and scripts. All text from folders is escaped.
+Everything is in the file: the Vega bundle once, every figure's charts as specifications, their data as tables
+that charts share, the block maps, style and scripts. All text from folders is escaped.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _asset(name: str) -> str:
 @cache
 def _bundle() -> str:
     """Return Vega, Vega-Lite, Vega-Embed and its tooltips as one script."""
-    return str(vl_convert.javascript_bundle(vl_version=VEGA_LITE)).replace("</script", "<\\/script")
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return script.replace("</script", "<\\/script")
 
 
 def _css_name(key: str) -> str:
@@ -105,13 +106,17 @@ def _ink_css() -> str:
 def _summary(folders: Sequence[Folder]) -> list[str]:
     """Return the page's first paragraphs: what it is about, and what its numbers are."""
     kinds = list(dict.fromkeys(kind for folder in folders for kind in folder.run.get("kinds", [])))
-    missing = "" if "observed" in kinds else " None of them was observed in a running serving engine, and none is a speed."
+    missing = (
+        ""
+        if "observed" in kinds
+        else " None of them was observed in a running serving engine, and none is a speed."
+    )
     return [
-        "Compressing the KV cache drops tokens; a serving runtime gives memory back in whole blocks. What counts is the "
-        "number of blocks left without a survivor, and that depends on where the survivors lie and on how many "
-        "heads share a block table.",
-        f"Every number below says what it is: {', '.join(kinds)}.{missing} Point at a mark for its exact value and "
-        "spread, press a legend entry to hide a series, or open the table under a figure.",
+        "Compressing the KV cache drops tokens; a serving runtime gives memory back in whole blocks. What "
+        "counts is the number of blocks left without a survivor, and that depends on where the survivors "
+        "lie and on how many heads share a block table.",
+        f"Every number below says what it is: {', '.join(kinds)}.{missing} Point at a mark for its exact "
+        "value and spread, press a legend entry to hide a series, or open the table under a figure.",
     ]
 
 
@@ -159,11 +164,24 @@ def _item(item: Item, shared: list[Control]) -> dict[str, Any]:
         own = [control for control in item.controls if control not in shared and len(control.options) > 1]
         spread = any(not kind.startswith("closed form") for kind in item.evidence)
         legend = [_legend_entry(key) for key in item.series]
-        return {**words, "kind": "figure", "controls": own, "series": legend, "evidence": item.evidence, "spread": spread}
+        return {
+            **words,
+            "kind": "figure",
+            "controls": own,
+            "series": legend,
+            "evidence": item.evidence,
+            "spread": spread,
+        }
     if isinstance(item, BlockMaps):
         shares = any("share" in frame for block_map in item.maps for frame in block_map["frames"])
         return {**words, "kind": "block_maps", "maps": item.maps, "shares": shares}
-    return {**words, "kind": "table", "columns": item.columns, "numeric": item.numeric, "rows": _table_rows(item)}
+    return {
+        **words,
+        "kind": "table",
+        "columns": item.columns,
+        "numeric": item.numeric,
+        "rows": _table_rows(item),
+    }
 
 
 def _legend_entry(key: str) -> dict[str, Any]:
@@ -195,12 +213,15 @@ class _Store:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def specification(self, figure: Figure, values: tuple[str, ...]) -> dict[str, Any]:
-        """Return a chart's specification with its data moved to the store; the main table's name comes first."""
+        """Return a chart's specification, its data moved to the store; the main table's name comes first."""
         chart: dict[str, Any] = figure.drawings[values]("container", LIGHT).to_dict(validate=False)
         datasets: dict[str, list[dict[str, Any]]] = chart.pop("datasets")
         for name, rows in datasets.items():
             columns = list(rows[0]) if rows else []
-            self.tables[name] = {"columns": columns, "rows": [[_short(row[column]) for column in columns] for row in rows]}
+            self.tables[name] = {
+                "columns": columns,
+                "rows": [[_short(row[column]) for column in columns] for row in rows],
+            }
         del chart["config"]
         main = chart["data"]["name"]
         return {**chart, "datasets": sorted(datasets, key=lambda name: (name != main, name))}

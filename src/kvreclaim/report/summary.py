@@ -35,7 +35,9 @@ class Summary:
             When the table has none.
         """
         found = self.frame.filter(
-            (pl.col("experiment") == experiment) & pl.col("metric").is_in(metrics) & pl.col("mean").is_finite()
+            (pl.col("experiment") == experiment)
+            & pl.col("metric").is_in(metrics)
+            & pl.col("mean").is_finite()
         )
         if found.is_empty():
             raise InputError(
@@ -69,25 +71,29 @@ class Summary:
         return Quantity(row["mean"], row["std"] or 0.0, row["n"], row["kind"])
 
     def with_rare_counts(self, experiment: str, table: pl.DataFrame) -> pl.DataFrame:
-        """Return simulated rows of physical reclaim with a column `remark`: few free blocks as a count and its interval.
+        """Return rows of physical reclaim with a `remark`: few free blocks as a count and its interval.
 
-        A mean and a deviation say little of a few blocks in all runs together; where there are `RARE` or more, `remark` is null.
+        A mean and a deviation say little of a few blocks in all runs together; where there are `RARE` or
+        more, and for closed forms, `remark` is null.
         """
         counts = {
             (row["metric"], row["policy"], row["x"]): row["mean"]
             for row in self.frame.filter(experiment=experiment, kind="simulated").iter_rows(named=True)
         }
-        words = []
-        for policy, x, kind in table.select("policy", "x", "kind").rows():
-            total, low, high = (counts.get((f"free_blocks_{part}", policy, x)) for part in ("total", "low", "high"))
-            few = kind == "simulated" and total is not None and low is not None and high is not None and total < RARE
-            words.append(f"{blocks(total)} in all runs (95 %: {low:.2g}–{high:.2g})" if few else None)
+        words = [
+            _rare(*(counts.get((f"free_blocks_{part}", policy, x)) for part in ("total", "low", "high")))
+            if kind == "simulated"
+            else None
+            for policy, x, kind in table.select("policy", "x", "kind").rows()
+        ]
         return table.with_columns(remark=pl.Series(words, dtype=pl.String))
 
 
-def blocks(count: float) -> str:
-    """Return a count of blocks in words."""
-    return f"{count:.0f} block{'' if count == 1 else 's'}"
+def _rare(total: float | None, low: float | None, high: float | None) -> str | None:
+    """Return a count of blocks and its interval in words, if the count is known and small."""
+    if total is None or low is None or high is None or total >= RARE:
+        return None
+    return f"{total:.0f} block{'' if total == 1 else 's'} (95 %: {low:.2g}–{high:.2g})"
 
 
 def at(rows: pl.DataFrame, x: float) -> pl.DataFrame:

@@ -1,7 +1,8 @@
 """Colours, marks and Vega configuration: one look for the static figures and the page, light and dark.
 
-A series has one colour a theme everywhere. Series that meet in one chart stay apart for readers with deuteranopia,
-protanopia or tritanopia and stand out from the background (a test computes both); points also differ by shape.
+A series has one colour a theme everywhere. Series that meet in one chart stay apart for readers with
+deuteranopia, protanopia or tritanopia and stand out from the background (a test computes both); points also
+differ by shape.
 """
 
 from __future__ import annotations
@@ -90,7 +91,14 @@ def _config(chrome: Mapping[str, str], font: str) -> dict[str, Any]:
             "domain": False,
             "ticks": False,
         },
-        "axisX": {"domain": True, "domainColor": quiet, "ticks": True, "tickColor": quiet, "tickSize": 4, "grid": False},
+        "axisX": {
+            "domain": True,
+            "domainColor": quiet,
+            "ticks": True,
+            "tickColor": quiet,
+            "tickSize": 4,
+            "grid": False,
+        },
         "legend": {
             **words,
             "labelColor": text,

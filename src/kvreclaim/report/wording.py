@@ -11,19 +11,23 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float | None) -> str:
-    """Return a number in words: ``1,646.9``, ``22.65``, ``0.4700``, ``1.53 × 10⁻⁵``; None and NaN are undefined."""
+    """Return a number in words: ``1,646.9``, ``22.65``, ``0.4700``, ``1.53 × 10⁻⁵``; NaN is undefined."""
     if value is None or math.isnan(value):
         return "undefined"
     if 0 < abs(value) < 1e-3:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
-    return f"{value:,.{0 if value == round(value) else _decimals(value)}f}"
+    return _digits(value, 0 if value == round(value) else _decimals(value))
 
 
 def _decimals(value: float) -> int:
     """Return the decimals that give a number about four digits in all."""
     size = abs(value)
     return 1 if size >= 100 else 2 if size >= 1 else 4
+
+
+def _digits(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}".replace("-", "−")
 
 
 def percent(value: float) -> str:
@@ -41,13 +45,13 @@ def mebibytes(value: float) -> str:
 
 
 def with_spread(mean: float | None, std: float | None) -> str:
-    """Return ``mean ± std`` with equal decimals; the mean alone where nothing varies by nature (`std` is None)."""
+    """Return ``mean ± std`` with equal decimals; the mean alone where nothing varies (`std` is None)."""
     if mean is None or math.isnan(mean) or std is None or math.isnan(std):
         return number(mean)
     if std < 1e-4:
         return f"{number(mean)} ± {number(std)}"
     decimals = _decimals(mean)
-    return f"{mean:,.{decimals}f} ± {std:,.{decimals}f}"
+    return f"{_digits(mean, decimals)} ± {_digits(std, decimals)}"
 
 
 def evidence(kind: str, n: int | None) -> str:
@@ -56,7 +60,7 @@ def evidence(kind: str, n: int | None) -> str:
 
 
 def evidence_of(table: pl.DataFrame) -> tuple[str, ...]:
-    """Return every kind and count in a table that has columns `kind` and `n`, simulated before closed forms."""
+    """Return every kind and count in a table with columns `kind` and `n`, simulated ones first."""
     found = table.select("kind", "n").unique().sort("kind", "n", descending=True).rows()
     return tuple(dict.fromkeys(evidence(kind, n) for kind, n in found))
 

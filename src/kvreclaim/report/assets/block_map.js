@@ -18,7 +18,7 @@ function element(name, attributes, parent) {
 function decodeKeep(hex, tokens) {
   return Array.from({ length: tokens }, (_, token) => {
     const nibble = parseInt(hex[token >> 2], 16);
-    return ((nibble >> (3 - (token & 3))) & 1) === 1;
+    return ((nibble >> (token & 3)) & 1) === 1;
   });
 }
 
@@ -140,7 +140,7 @@ class BlockMapView {
       role: "img",
       "aria-label": describe(this.blockMap, frame, this.step),
     });
-    svg.style.maxWidth = `${width * 1.35}px`;
+    svg.style.maxWidth = `${width * 1.7}px`;
     this.hatch(svg);
     const states = slotStates(this.blockMap, frame, this.step === "compacted");
     const moves = this.step === "moves" ? frame.compaction.moves : [];

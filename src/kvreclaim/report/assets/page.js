@@ -18,11 +18,6 @@ function specificationOf(chart, theme) {
   return copy;
 }
 
-/** The fields that a pointer shows: titles and columns of the table of values. */
-function tooltipOf(chart) {
-  return chart.layer.map((layer) => layer.encoding?.tooltip).find(Array.isArray) ?? [];
-}
-
 class FigureView {
   constructor(node, figure) {
     this.node = node;
@@ -51,16 +46,24 @@ class FigureView {
     const shown = this.hidden.delete(series);
     if (!shown) this.hidden.add(series);
     button.setAttribute("aria-pressed", String(shown));
-    this.drawing = this.drawing.then(() => this.view.signal("hidden", [...this.hidden]).runAsync());
+    this.queue(() => this.view.signal("hidden", [...this.hidden]).runAsync());
   }
 
-  /** Draw after what is being drawn: of presses in quick succession the last one stays. */
   draw() {
-    this.drawing = this.drawing.then(() => this.embed()).catch((error) => {
+    return this.queue(() => this.embed());
+  }
+
+  /** Do something to the chart after what is being done: of presses in quick succession the last one stays. */
+  queue(task) {
+    this.node.setAttribute("aria-busy", "true");
+    const turn = this.drawing.then(task).catch((error) => {
       this.node.querySelector(".chart").textContent = "This chart could not be drawn.";
       console.error(error);
+    }).finally(() => {
+      if (this.drawing === turn) this.node.removeAttribute("aria-busy");
     });
-    return this.drawing;
+    this.drawing = turn;
+    return turn;
   }
 
   async embed() {
@@ -86,10 +89,10 @@ class FigureView {
   tabulate() {
     const details = this.node.querySelector("details");
     if (!details.open) return;
-    const fields = tooltipOf(this.chart);
+    const { columns } = this.chart.usermeta;
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
-    for (const { title } of fields) {
+    for (const [title] of columns) {
       const cell = document.createElement("th");
       cell.scope = "col";
       cell.textContent = title;
@@ -98,7 +101,7 @@ class FigureView {
     const body = table.createTBody();
     for (const row of rowsOf(this.chart.datasets[0])) {
       const line = body.insertRow();
-      for (const { field } of fields) line.insertCell().textContent = row[field] ?? "";
+      for (const [, field] of columns) line.insertCell().textContent = row[field] ?? "";
     }
     details.querySelector(".scroll").replaceChildren(table);
   }

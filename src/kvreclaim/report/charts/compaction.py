@@ -5,7 +5,8 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, Scale, labelled_rows
+from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.plot import Axis, Scale
 from kvreclaim.report.charts.rows import drawn, label, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
@@ -42,10 +43,14 @@ def sources(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
             placed = {"start": start, "mean": end, "low": end, "high": end}
             parts.append(
                 part.with_columns(
-                    row=pl.lit(label(policy)), row_value=pl.lit(words), **{key: pl.lit(at) for key, at in placed.items()}
+                    row=pl.lit(label(policy)),
+                    row_value=pl.lit(words),
+                    **{key: pl.lit(at) for key, at in placed.items()},
                 )
             )
-    return labelled_rows(pl.concat(parts), Axis("Free blocks", domain=(0, 300)), width, theme, x_name="Free blocks")
+    return labelled_rows(
+        pl.concat(parts), Axis("Free blocks", domain=(0, 300)), width, theme, x_name="Free blocks"
+    )
 
 
 def slots_per_move(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) -> alt.LayerChart:
@@ -62,10 +67,14 @@ def slots_per_move(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme
     """
     parts = []
     for policy in table["policy"].unique(maintain_order=True):
-        one = table.filter(pl.col("policy") == policy).with_columns(policy=pl.col("metric").replace_strict(RATIOS))
+        one = table.filter(pl.col("policy") == policy).with_columns(
+            policy=pl.col("metric").replace_strict(RATIOS)
+        )
         rows = with_marks(one, "dot") if one["mean"].is_finite().any() else drawn(one, "none")
         mean_ratio = rows.filter(pl.col("series") == "ratio-mean", pl.col("role") == "dot")
-        words = "no copy needed: no ratio" if mean_ratio.is_empty() else f"{mean_ratio['value'][0]} slots a move"
+        words = (
+            "no copy needed: no ratio" if mean_ratio.is_empty() else f"{mean_ratio['value'][0]} slots/move"
+        )
         parts.append(rows.with_columns(row=pl.lit(label(policy)), row_value=pl.lit(words)))
     rows = pl.concat(parts)
     top = 10 ** len(str(int(rows["high"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
@@ -89,7 +98,10 @@ def moved_tokens(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) 
     """
     moves = table.filter(pl.col("metric").str.starts_with("moved_tokens"))
     sizes = dict(table.filter(pl.col("metric") == "moved_bytes").select("policy", "mean").rows())
-    words = [f"{mean:,.1f} tokens, {mebibytes(sizes[policy])}" for policy, mean in moves.select("policy", "mean").rows()]
+    words = [
+        f"{mean:,.1f} tokens, {mebibytes(sizes[policy])}"
+        for policy, mean in moves.select("policy", "mean").rows()
+    ]
     top = 10 ** len(str(int(moves["mean"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
     rows = with_marks(moves.with_columns(remark=pl.Series(words)), "bar")
     if scale == "log":

@@ -1,7 +1,7 @@
 """Tidy rows made ready to draw: labels, bars of one standard deviation, and the texts that a pointer shows.
 
-A drawn row has a role: ``curve`` (a line), ``line`` (a line with its points), ``bar``, ``dot``, ``mark`` (a hollow
-diamond: a closed form beside simulated points) or ``reference`` (a dashed line to compare with).
+A drawn row has a role: ``curve`` (a line), ``line`` (a line with its points), ``bar``, ``dot``, ``mark`` (a
+hollow diamond: a closed form beside simulated points) or ``none`` (words alone).
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def drawn(
     Parameters
     ----------
     table
-        Rows with columns policy, x, mean, std, n and kind; with a column `remark`, a text in it stands for the mean.
+        Rows with columns policy, x, mean, std, n and kind; a text in a column `remark` stands for the mean
+        where a row is named, and beside it elsewhere.
     role
         How they are drawn.
     x_text
@@ -43,7 +44,9 @@ def drawn(
     pl.DataFrame
         Columns series, label, row, row_value, x, x_text, start, mean, low, high, value, kind, n, role.
     """
-    spread = [None if kind.startswith("closed form") else std for kind, std in table.select("kind", "std").rows()]
+    spread = [
+        None if kind.startswith("closed form") else std for kind, std in table.select("kind", "std").rows()
+    ]
     values = [value_text(mean, std) for mean, std in zip(table["mean"], spread, strict=True)]
     half = pl.Series([std or 0.0 for std in spread], dtype=pl.Float64)
     mean = table["mean"].cast(pl.Float64)
@@ -61,9 +64,14 @@ def drawn(
             "mean": mean,
             "low": mean - half,
             "high": mean + half,
-            "value": [f"{value} ({few})" if few else value for few, value in zip(remark, values, strict=True)],
+            "value": [
+                f"{value} ({few})" if few else value for few, value in zip(remark, values, strict=True)
+            ],
             "kind": table["kind"],
-            "n": ["any" if kind.startswith("closed form") else number(n) for kind, n in table.select("kind", "n").rows()],
+            "n": [
+                "–" if kind.startswith("closed form") else number(n)
+                for kind, n in table.select("kind", "n").rows()
+            ],
             "role": [role] * table.height,
         }
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, labelled_rows, lines
+from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.lines import lines
+from kvreclaim.report.charts.plot import Axis
 from kvreclaim.report.charts.rows import drawn, label, line_of, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
@@ -17,12 +19,14 @@ _POWERS_OF_TWO = (1, 2, 4, 8, 16, 32, 64)
 
 def by_policy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each shape at one block size and budget."""
-    return labelled_rows(with_marks(table, "bar"), _RECLAIM, width, theme, x_name="Physical reclaim", reference=0.5)
+    return labelled_rows(
+        with_marks(table, "bar"), _RECLAIM, width, theme, x_name="Physical reclaim", reference=0.5
+    )
 
 
 def over_block_size(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each shape over the block size."""
-    x = Axis("Block size B (tokens, each step doubles)", "log", domain=(4, 64), ticks=_POWERS_OF_TWO[2:])
+    x = Axis("Block size B (tokens, log scale)", "log", domain=(4, 64), ticks=_POWERS_OF_TWO[2:])
     return lines(
         with_marks(table, "line"), x, _RECLAIM, width, theme, x_name="Block size", y_name="Physical reclaim"
     )
@@ -39,9 +43,15 @@ def over_retained(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerC
 
 def over_cluster_length(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw SnapKV's physical reclaim over the length of its clusters of kept tokens."""
-    x = Axis("Cluster length (tokens, each step doubles)", "log", domain=(1, 64), ticks=_POWERS_OF_TWO)
+    x = Axis("Cluster length (tokens, log scale)", "log", domain=(1, 64), ticks=_POWERS_OF_TWO)
     return lines(
-        with_marks(table, "line"), x, _RECLAIM, width, theme, x_name="Cluster length", y_name="Physical reclaim"
+        with_marks(table, "line"),
+        x,
+        _RECLAIM,
+        width,
+        theme,
+        x_name="Cluster length",
+        y_name="Physical reclaim",
     )
 
 
@@ -51,7 +61,8 @@ def with_compaction(table: pl.DataFrame, width: Width, theme: Theme) -> alt.Laye
     Parameters
     ----------
     table
-        Rows of the metrics physical_reclaim, compacted_reclaim and moved_fraction at one block size and budget.
+        Rows of the metrics physical_reclaim, compacted_reclaim and moved_fraction at one block size and
+        budget.
     width, theme
         As in `plot`.
     """

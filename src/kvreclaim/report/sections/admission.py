@@ -19,7 +19,9 @@ def build(folder: Folder) -> Section:
     rows = only(summary.rows("admission", "admitted"), _SERIES)
     half = at(rows, 0.5)
     admitted = {
-        policy: summary.quantity("admission", policy, "admitted", 0.5, "closed form" if policy == "naive" else "simulated")
+        policy: summary.quantity(
+            "admission", policy, "admitted", 0.5, "closed form" if policy == "naive" else "simulated"
+        )
         for policy in _SERIES
     }
     aware, lowest = admitted["reclaimability-aware"], admitted["lowest-importance"]
@@ -27,13 +29,14 @@ def build(folder: Folder) -> Section:
         id="admission",
         title="Who gets in",
         prose=(
-            "A full pool of 512 blocks loses half of its tokens; each new request needs eight free blocks, all or none. "
-            f"Counting tokens, {admitted['naive'].text} requests should fit.",
+            "A full pool of 512 blocks loses half of its tokens; each new request needs eight free "
+            f"blocks, all or none. Counting tokens, {admitted['naive'].text} requests should fit.",
             f"Random and lowest-importance eviction admit {admitted['random'].text} and {lowest.text}, "
-            f"reclaimability-aware {aware.text}, block-wise {admitted['block-wise'].text}. Random eviction followed by "
-            f"compaction admits {admitted['random+compaction'].text}, after the copies of the section above.",
-            "Requests here have one size, arrive at once and never finish. What admission does to throughput and latency "
-            "under traffic is another simulation.",
+            f"reclaimability-aware {aware.text}, block-wise {admitted['block-wise'].text}. Random eviction "
+            f"followed by compaction admits {admitted['random+compaction'].text}, after the copies of the "
+            "section above.",
+            "Requests here have one size, arrive at once and never finish. What admission does to "
+            "throughput and latency under traffic is another simulation.",
         ),
         items=(
             Figure(
@@ -47,7 +50,10 @@ def build(folder: Folder) -> Section:
             Figure(
                 id="admission-ratio",
                 title="Requests admitted as more tokens go",
-                caption="Block-wise and random with compaction lie on each other; hide one by its legend entry to see both.",
+                caption=(
+                    "Block-wise and random with compaction lie on each other; "
+                    "hide one by its legend entry to see both."
+                ),
                 drawings=plain(charts.over_ratio, rows),
                 series=_SERIES,
                 evidence=evidence_of(rows),
