@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import report_tables
 from page_helpers import FIGURES, chart_text, settle
@@ -13,6 +14,8 @@ NUMBER_VISIBLE = """nodes => nodes.filter(node => node.checkVisibility())
 OUTSIDE_WINDOW = """nodes => nodes.filter(node => node.checkVisibility())
     .map(node => node.getBoundingClientRect())
     .filter(box => box.width > 0 && (box.right > innerWidth + 1 || box.left < -1)).length"""
+CELLS = "#block-map .block-map-canvas rect:not(.hatch-ground)"
+LIVE_SLOTS = "nodes => nodes.flatMap((node, slot) => node.classList.contains('live') ? [slot] : [])"
 # Words that leave their chart, and pairs of them that overlap by more than their boxes' margins.
 BAD_WORDS = """svg => {
     const around = svg.getBoundingClientRect();
@@ -59,7 +62,8 @@ def test_the_slider_shows_the_masks_of_the_data(page: Any) -> None:
             percent = round(100 * frame["compression_ratio"])
             assert words.startswith(f"h2o, {percent} % evicted: {frame['free_blocks']} of 32 blocks freed")
             assert f"{frame['stranded_tokens']} dead tokens" in words
-            assert cells(page, "live") == 512 - round(512 * frame["compression_ratio"])
+            bits = np.unpackbits(np.frombuffer(bytes.fromhex(frame["keep"]), np.uint8))
+            assert page.locator(CELLS).evaluate_all(LIVE_SLOTS) == np.flatnonzero(bits).tolist()
             assert cells(page, "held") == frame["stranded_tokens"]
             assert cells(page, "freed") == 16 * frame["free_blocks"]
             assert slider.first.get_attribute("aria-valuetext") == f"{percent} % evicted"

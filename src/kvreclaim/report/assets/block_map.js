@@ -18,7 +18,7 @@ function element(name, attributes, parent) {
 function decodeKeep(hex, tokens) {
   return Array.from({ length: tokens }, (_, token) => {
     const nibble = parseInt(hex[token >> 2], 16);
-    return ((nibble >> (token & 3)) & 1) === 1;
+    return ((nibble >> (3 - (token & 3))) & 1) === 1;
   });
 }
 
