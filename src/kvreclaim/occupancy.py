@@ -69,7 +69,7 @@ def slabs(mask: KeepMask, layout: BlockLayout) -> Iterator[tuple[Bits, int]]:
     """Yield the mask's bits ``[layers, kv_heads, bytes]`` by slabs of whole blocks, with their tokens."""
     groups = layout.groups_of(mask.layers)
     windowed = any(group.window for group in groups)
-    whole = 64 * layout.block_size  # so that a slab ends on a block, and on a word of the rank kernel
+    whole = 64 * layout.block_size  # tokens, so that a slab ends on a block, and on a word of the rank kernel
     step = max(1, _SLAB // (mask.layers * mask.kv_heads) // whole) * whole
     for start in range(0, mask.tokens, step):
         slab = mask.array[:, :, start : start + step]
@@ -102,7 +102,9 @@ def count_blocks(bits: Bits, tokens: int, block_size: int) -> Counts:
     """Count set bits by block: ``[rows, bytes]`` to ``[rows, blocks]``."""
     if block_size == 1:
         return np.unpackbits(bits, axis=-1, count=tokens, bitorder="little")
-    return _count_words(bits, block_size) if block_size in _WORDS else _count_ranks(bits, tokens, block_size)
+    if block_size in _WORDS:
+        return _count_words(bits, block_size)
+    return _count_ranks(bits, tokens, min(block_size, tokens))  # a larger block holds no more
 
 
 def _count_words(bits: Bits, block_size: int) -> Counts:
@@ -118,24 +120,33 @@ def _count_words(bits: Bits, block_size: int) -> Counts:
 def _count_ranks(bits: Bits, tokens: int, block_size: int) -> Counts:
     """Count by differences of ranks, live tokens before a position, kept modulo the type of the counts.
 
-    64 blocks fill ``block_size`` words: a span. Rows are made of whole spans and strips of spans, so that
-    every strip has its block bounds at the same bits of the same words.
+    A span is as many blocks as fill whole words: 64, or a row of fewer. Rows are made of whole spans and
+    strips of spans, so that every strip has its block bounds at the same bits of the same words.
     """
     blocks = -(-tokens // block_size)
-    spans = -(-blocks // 64)
-    spans_of_strip = min(len(bits) * spans, max(1, _STRIP // max(block_size, 64)))
+    blocks_of_span = min(64, blocks)
+    words_of_span = -(-blocks_of_span * block_size // 64)
+    spans = -(-blocks // blocks_of_span)
+    spans_of_strip = min(len(bits) * spans, max(1, _STRIP // max(words_of_span, blocks_of_span)))
     strips = -(-len(bits) * spans // spans_of_strip)
-    words = np.zeros((strips, spans_of_strip * block_size), "<u8")
-    rows = words.reshape(-1)[: len(bits) * spans * block_size].view(np.uint8).reshape(len(bits), -1)
+    words = np.zeros((strips, spans_of_strip * words_of_span), "<u8")
+    rows = words.reshape(-1)[: len(bits) * spans * words_of_span].view(np.uint8).reshape(len(bits), -1)
     rows[:, : bits.shape[1]] = bits
-    bounds = np.arange(spans_of_strip * 64 + 1) * block_size
+    bounds = _bounds(spans_of_strip, words_of_span, blocks_of_span, block_size)
     word = bounds >> 6
     below = (np.uint64(1) << (bounds & 63).astype(np.uint64)) - np.uint64(1)
-    counts = np.empty((strips, spans_of_strip * 64), np.min_scalar_type(block_size))
+    counts = np.empty((strips, spans_of_strip * blocks_of_span), np.min_scalar_type(block_size))
     before = np.zeros(words.shape[1] + 1, counts.dtype)
     for strip, found in zip(words, counts, strict=True):
         np.cumsum(np.bitwise_count(strip), dtype=counts.dtype, out=before[1:])
         own_word = strip.take(word, mode="clip")  # the last bound is past the strip's words, and needs none
         rank = before.take(word) + np.bitwise_count(own_word & below)
         np.subtract(rank[1:], rank[:-1], out=found)
-    return counts.reshape(-1)[: len(bits) * spans * 64].reshape(len(bits), -1)[:, :blocks]
+    by_row = counts.reshape(-1)[: len(bits) * spans * blocks_of_span].reshape(len(bits), -1)
+    return by_row[:, :blocks]
+
+
+def _bounds(spans: int, words_of_span: int, blocks_of_span: int, block_size: int) -> NDArray[np.int64]:
+    """Return the first bit of each block of a strip, and the bit past its end."""
+    first = np.arange(spans)[:, None] * (64 * words_of_span) + np.arange(blocks_of_span) * block_size
+    return np.append(first, 64 * words_of_span * spans)

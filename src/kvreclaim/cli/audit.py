@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreclaim.cli.output import (
-    MAX_BLOCK_SIZE,
     Json,
     byte_unit,
     console,
@@ -37,7 +36,7 @@ def audit_command(
     ],
     block_size: Annotated[
         list[int] | None,
-        typer.Option(help="Tokens of a block; may be repeated.", show_default="16", max=MAX_BLOCK_SIZE),
+        typer.Option(help="Tokens of a block; may be repeated.", show_default="16"),
     ] = None,
     block_tables: Annotated[
         list[str] | None,

@@ -34,7 +34,6 @@ Json = Annotated[
 
 MISSING = "–"
 NARROWEST = 80  # columns of a table
-MAX_BLOCK_SIZE = 4096  # tokens; sixteen times the largest that ships, and the closed forms still take seconds
 
 
 def console(json: str | None) -> Console:

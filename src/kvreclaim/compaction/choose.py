@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.histogram import Counts, Histogram, fullest_sum, histogram, nonempty, total
-from kvreclaim.validate import non_negative_int, positive_int
+from kvreclaim.validate import check_block_size, non_negative_int
 
 
 class CompactionCost(NamedTuple):
@@ -45,7 +45,7 @@ def compaction_cost(live: Counts, block_size: int) -> CompactionCost:
     InputError
         If the counts are not of rank 2, or the block size is not a positive integer.
     """
-    size = positive_int(block_size, "block_size")
+    size = check_block_size(block_size)
     _check_tables(live)
     return cost_of_histogram(histogram(live, int(live.max())), size)
 
