@@ -73,17 +73,17 @@ def _words(base: alt.Chart, reference: float | None) -> list[alt.Chart]:
     """Return what stands once a row: the track, the label, the value and the reference's tick."""
     once = base.transform_filter("datum.role != 'mark'")
     once = once.transform_aggregate(value="min(row_value)", groupby=["row"])
-    left, right = alt.value(0), alt.value("width")
+    left, right = alt.XValue(0), alt.X2Value("width")
     track = once.mark_bar(color=TRACK, size=_BAR, yOffset=_BELOW).encode(x=left, x2=right)
     name = once.mark_text(style="row-label", color=TEXT, align="left", yOffset=_ABOVE, limit=_LABEL_WIDTH)
     value = once.mark_text(style="row-value", color=QUIET, align="right", yOffset=_ABOVE)
-    layers = [track, name.encode(x=left, text="row:N"), value.encode(x=right, text="value:N")]
+    layers = [track, name.encode(x=left, text="row:N"), value.encode(x=alt.XValue("width"), text="value:N")]
     if reference is None:
         return layers
-    tick = once.mark_tick(color=TEXT, thickness=2, size=26, yOffset=_BELOW).encode(x=alt.datum(reference))
+    tick = once.mark_tick(color=TEXT, thickness=2, size=26, yOffset=_BELOW).encode(x=alt.XDatum(reference))
     single = alt.Chart(alt.InlineData(values=[{}]))  # data of its own: drawn once, not once a row
     title = single.mark_text(style="row-value", color=QUIET, fontSize=11, dy=-8, align="right").encode(
-        x=alt.datum(reference), y=alt.value(0), text=alt.value(f"logical saving {reference:g} ↓")
+        x=alt.XDatum(reference), y=alt.YValue(0), text=alt.TextValue(f"logical saving {reference:g} ↓")
     )
     return [*layers, tick, title]
 
@@ -95,7 +95,7 @@ def _bars(base: alt.Chart, at_x: alt.X, colour: alt.Color, *, interactive: bool)
     if not interactive:
         return [drawn]
     row = bars.mark_bar(size=_ROW_HEIGHT - 8, opacity=0)
-    return [row.encode(x=alt.value(0), x2=alt.value("width")), drawn]
+    return [row.encode(x=alt.XValue(0), x2=alt.X2Value("width")), drawn]
 
 
 def _deviations(base: alt.Chart) -> list[alt.Chart]:

@@ -117,10 +117,10 @@ def assemble(
 ) -> alt.LayerChart:
     """Return the layers as one chart over the rows, with its parameters, size, and columns for the table."""
     keys = [key for key in (*_CHROME, *dict.fromkeys(rows["series"])) if key in theme.ink]
-    hidden = alt.param(name="hidden", value=[])
-    ink = alt.param(name="ink", value={key: theme.ink[key] for key in keys})
+    hidden = alt.VariableParameter(name="hidden", value=[])
+    ink = alt.VariableParameter(name="ink", value={key: theme.ink[key] for key in keys})
     width, height = size
-    chart = alt.LayerChart(
+    return alt.LayerChart(
         data=rows,
         layer=list(layers),
         width=width,
@@ -129,5 +129,5 @@ def assemble(
         description=description,
         usermeta={"columns": shown},
         transform=[alt.FilterTransform(filter="indexof(hidden, datum.series) < 0")],
+        params=[hidden, ink],
     )
-    return chart.add_params(hidden, ink)
