@@ -40,7 +40,8 @@ def ledger(keep, block_size, block_tables, groups=None):
         in_block = [sum(union[start : start + block_size]) for start in starts]
         filled = [len(union[start : start + block_size]) * len(pairs) for start in starts]
         pairs_in_block = [
-            sum(sum(live[layer][head][start : start + block_size]) for layer, head in pairs) for start in starts
+            sum(sum(live[layer][head][start : start + block_size]) for layer, head in pairs)
+            for start in starts
         ]
         least = ceil(sum(in_block) / block_size)
         needed = ceil(max(sum(live[layer][head]) for layer, head in pairs) / block_size)

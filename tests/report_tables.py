@@ -1,4 +1,4 @@
-"""Small results folders in the shape of the study's and the audit's, with made-up numbers, for tests of the page."""
+"""Small results folders in the shape of the study's and the audit's, with made-up numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ import polars as pl
 RATIOS = [round(0.1 * step, 1) for step in range(1, 10)]
 STRATEGIES = {"random": 0.002, "lowest-importance": 0.004, "block-wise": 1.0, "reclaimability-aware": 0.72}
 SHAPES = {"streaming-llm": 0.94, "snapkv": 0.58, "h2o": 0.002, "random": 0.0}
-POLICIES = ["random", "lowest-importance", "block-wise", "reclaimability-aware", "streaming-llm", "h2o", "snapkv"]
+POLICIES = [
+    "random",
+    "lowest-importance",
+    "block-wise",
+    "reclaimability-aware",
+    "streaming-llm",
+    "h2o",
+    "snapkv",
+]
 FAULT = "Nothing is lost for good <b>here</b>."
 HOSTILE = "<script>alert(1)</script>"
 
 
-def row(experiment: str, policy: str, x: float, metric: str, mean: float, std: float = 0.01, **more: Any) -> dict[str, Any]:
+def row(
+    experiment: str, policy: str, x: float, metric: str, mean: float, std: float = 0.01, **more: Any
+) -> dict[str, Any]:
     kind = more.get("kind", "simulated")
     return {
         "experiment": experiment,
@@ -123,7 +133,9 @@ def _compaction() -> list[dict[str, Any]]:
     rows = []
     for policy, numbers in values.items():
         named = zip((*metrics, "free_at_eviction", "free_by_compaction"), numbers, strict=True)
-        rows += [row("compaction", policy, 0.5, metric, value, 0.2) for metric, value in named if value is not None]
+        rows += [
+            row("compaction", policy, 0.5, metric, value, 0.2) for metric, value in named if value is not None
+        ]
         rows.append(row("compaction", policy, 0.5, "moved_bytes", 131072 * numbers[0], 1e5))
     return rows
 
@@ -166,9 +178,29 @@ def block_maps() -> list[dict[str, Any]]:
 def published() -> pl.DataFrame:
     return pl.DataFrame(
         [
-            ("bound.reclaim.q=.5", "q^B at B = 16, q = .5", "0.0015 %", 1.526e-5, 0.0, 1, 1.526e-5, 5e-7, "exact"),
+            (
+                "bound.reclaim.q=.5",
+                "q^B at B = 16, q = .5",
+                "0.0015 %",
+                1.526e-5,
+                0.0,
+                1,
+                1.526e-5,
+                5e-7,
+                "exact",
+            ),
             ("shapes.snapkv", "SnapKV's physical reclaim", ".29", 0.285, 0.04, 30, 0.2877, 0.03, "within"),
-            ("compaction.hole", "slots per move, clustered holes", "6.65", 5.2, 4.4, 30, 5.665, 2.4, "compatible"),
+            (
+                "compaction.hole",
+                "slots per move, clustered holes",
+                "6.65",
+                5.2,
+                4.4,
+                30,
+                5.665,
+                2.4,
+                "compatible",
+            ),
             ("admission.other", "an invented figure", "12", 9.0, 0.1, 30, None, 0.1, "not reproduced"),
         ],
         schema=["id", "quantity", "published", "reproduced", "std", "n", "oracle", "tolerance", "status"],
@@ -186,12 +218,14 @@ def write_study(folder: Path) -> Path:
     published().write_csv(folder / "published.csv")
     faults = [{"section": "shapes", "text": FAULT}]
     _write_json(folder / "interactive_data.json", {"schema": 1, "block_maps": block_maps(), "faults": faults})
-    _write_json(folder / "run.json", _run("reproduce", {"seeds": 30, "seed_base": 0}, ["closed form", "simulated"]))
+    _write_json(
+        folder / "run.json", _run("reproduce", {"seeds": 30, "seed_base": 0}, ["closed form", "simulated"])
+    )
     return folder
 
 
 def write_audit(folder: Path, policies: tuple[str, ...] = ("streaming-llm", "snapkv", HOSTILE)) -> Path:
-    """Write a folder as ``kvreclaim audit --out`` does: two files, one of the policies with a hostile name."""
+    """Write a folder as ``kvreclaim audit --out`` does: two files, one policy with a hostile name."""
     folder.mkdir(parents=True, exist_ok=True)
     rows, maps = [], []
     for place, policy in enumerate(policies):

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
-from ledger_by_hand import freed_by_moves
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ledger_by_hand import freed_by_moves
 from strategies import keep_arrays
 
 from kvreclaim import BlockLayout, InputError, audit, plan_compaction
@@ -28,13 +28,18 @@ def test_no_sequence_of_moves_frees_more(block_size, blocks):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=2, max_size=3), st.integers(0, 9))
+@given(
+    st.lists(st.lists(st.integers(0, 3), min_size=3, max_size=3), min_size=2, max_size=3), st.integers(0, 9)
+)
 def test_a_budget_is_best_spent_over_several_tables(tables, budget):
     keep = np.stack([with_occupancy(row, 3) for row in tables])[:, None]
     best = [0] + [-1] * budget
     for row in tables:
         freed = freed_by_moves(row, 3, budget)
-        best = [max(best[used] + freed[m - used] for used in range(m + 1) if best[used] >= 0) for m in range(budget + 1)]
+        best = [
+            max(best[used] + freed[m - used] for used in range(m + 1) if best[used] >= 0)
+            for m in range(budget + 1)
+        ]
     plan = plan_compaction(keep, BlockLayout(3, "per_layer"), budget)
     assert plan.freed == max(best)
     assert plan.moved_tokens <= budget

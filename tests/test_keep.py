@@ -1,5 +1,4 @@
 import io
-import os
 import pickle
 import zipfile
 
@@ -15,7 +14,9 @@ KINDS = [".npz", ".npy", ".safetensors"]
 METADATA = MaskMetadata(model="smollm2-135m", policy="snapkv", ratio=0.5, prompt_length=1024)
 
 
-@pytest.mark.parametrize(("shape", "expected"), [((8,), (1, 1, 8)), ((2, 8), (1, 2, 8)), ((3, 2, 8), (3, 2, 8))])
+@pytest.mark.parametrize(
+    ("shape", "expected"), [((8,), (1, 1, 8)), ((2, 8), (1, 2, 8)), ((3, 2, 8), (3, 2, 8))]
+)
 def test_ranks(shape, expected):
     mask = KeepMask(np.ones(shape, bool))
     assert mask.array.shape == (mask.layers, mask.kv_heads, mask.tokens) == expected
@@ -89,7 +90,9 @@ def test_the_mask_is_read_only_and_not_a_copy():
         mask.array[0] = False
 
 
-@pytest.mark.parametrize("fields", [{"ratio": 1.5}, {"ratio": float("nan")}, {"prompt_length": 0}, {"model": 3}])
+@pytest.mark.parametrize(
+    "fields", [{"ratio": 1.5}, {"ratio": float("nan")}, {"prompt_length": 0}, {"model": 3}]
+)
 def test_bad_metadata(fields):
     with pytest.raises(InputError):
         MaskMetadata(**fields)
@@ -115,7 +118,7 @@ def test_names_metadata_and_sizes_survive(tmp_path, kind):
     assert KeepMask.load(path, "file").tokens == 5
     with pytest.raises(InputError, match="pass the name of one"):
         KeepMask.load(path)
-    assert os.listdir(tmp_path) == [path.name]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,7 +135,11 @@ def test_plain_files_of_others_are_read(tmp_path):
     np.savez_compressed(tmp_path / "theirs.npz", snapkv=np.ones((2, 3, 8), np.uint8))
     np.save(tmp_path / "theirs.npy", np.ones(8, bool))
     save_file({"snapkv": np.ones((2, 3, 8), bool)}, tmp_path / "theirs.safetensors")
-    assert [load_keep_masks(tmp_path / f"theirs{kind}")[0].name for kind in KINDS] == ["snapkv", "theirs", "snapkv"]
+    assert [load_keep_masks(tmp_path / f"theirs{kind}")[0].name for kind in KINDS] == [
+        "snapkv",
+        "theirs",
+        "snapkv",
+    ]
 
 
 def test_files_that_are_no_keep_masks(tmp_path):
@@ -171,9 +178,13 @@ def test_no_file_and_directories(tmp_path):
         load_keep_masks(tmp_path / "folder.npz")
 
 
-@pytest.mark.parametrize("header", ["{", '{"format": "other", "version": 1, "masks": {}}', '{"format": 3}', "[]"])
+@pytest.mark.parametrize(
+    "header", ["{", '{"format": "other", "version": 1, "masks": {}}', '{"format": 3}', "[]"]
+)
 def test_a_damaged_or_foreign_header_is_refused(tmp_path, header):
-    np.savez(tmp_path / "m.npz", mask=np.ones(4, bool), __kvreclaim__=np.frombuffer(header.encode(), np.uint8))
+    np.savez(
+        tmp_path / "m.npz", mask=np.ones(4, bool), __kvreclaim__=np.frombuffer(header.encode(), np.uint8)
+    )
     with pytest.raises(InputError, match="header"):
         load_keep_masks(tmp_path / "m.npz")
 

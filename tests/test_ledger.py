@@ -2,9 +2,9 @@ import json
 
 import numpy as np
 import pytest
-from ledger_by_hand import ledger as by_hand
 from hypothesis import given
 from hypothesis import strategies as st
+from ledger_by_hand import ledger as by_hand
 from strategies import keep_arrays, layer_groups
 
 from kvreclaim import BlockLayout, InputError, KeepMask, audit
@@ -22,7 +22,11 @@ def test_every_figure_follows_from_its_definition(keep, block_size, block_tables
     found, true = audit(keep, layout), by_hand(keep, block_size, block_tables, groups)
     held = true["blocks"] - true["free"]
     logical = 1 - true["live_pairs"] / keep.size
-    assert (found.blocks, found.free_blocks, found.live_union) == (true["blocks"], true["free"], true["live_union"])
+    assert (found.blocks, found.free_blocks, found.live_union) == (
+        true["blocks"],
+        true["free"],
+        true["live_union"],
+    )
     assert found.logical_saving == logical
     assert found.physical_reclaim == true["free"] / true["blocks"]
     assert found.reclaim_efficiency == (found.physical_reclaim / logical if logical else None)
@@ -31,8 +35,12 @@ def test_every_figure_follows_from_its_definition(keep, block_size, block_tables
     compaction, packing = found.compaction, found.packing
     assert (compaction.min_blocks, compaction.freed_blocks) == (true["min_blocks"], true["freed"])
     assert compaction.moved_tokens == true["moved"]
-    assert compaction.slots_per_move == (true["freed"] * block_size / true["moved"] if true["moved"] else None)
-    assert compaction.moved_tokens_per_freed_block == (true["moved"] / true["freed"] if true["freed"] else None)
+    assert compaction.slots_per_move == (
+        true["freed"] * block_size / true["moved"] if true["moved"] else None
+    )
+    assert compaction.moved_tokens_per_freed_block == (
+        true["moved"] / true["freed"] if true["freed"] else None
+    )
     assert (packing.blocks_needed, packing.moved_pairs) == (true["needed"], true["moved_pairs"])
     assert packing.physical_reclaim == (true["blocks"] - true["needed"]) / true["blocks"]
 

@@ -96,11 +96,16 @@ def write_audit(
     InputError
         If the folder or a file in it can't be written.
     """
-    folder = ResultsFolder(path)
-    folder.write("audit.csv", _as_csv([row.flat() for row in rows]))
-    folder.write("audit.json", as_json([row.to_dict() for row in rows]))
     maps = {"schema": SCHEMA, "block_maps": _block_maps(load_keep_masks(rows[0].file), block_size)}
-    folder.write("interactive_data.json", as_json(maps))
+    texts = {
+        "audit.csv": _as_csv([row.flat() for row in rows]),
+        "audit.json": as_json([row.to_dict() for row in rows]),
+        "interactive_data.json": as_json(maps),
+    }
+    folder = ResultsFolder(path)
+    folder.claim("audit")
+    for name, text in texts.items():
+        folder.write(name, text)
     folder.write_run("audit", parameters, kinds=["measured"], packages=["numpy"])
     return folder
 

@@ -20,13 +20,14 @@ _STRIP = 1 << 16  # blocks counted at a time: their keys stay in cache
 def histogram(counts: Counts, top: int) -> Histogram:
     """Count the blocks of each table ``[tables, blocks]`` by their value, 0 to ``top``."""
     tables, blocks = counts.shape
-    result = np.empty((tables, top + 1), np.int64)
+    result = np.zeros((tables, top + 1), np.int64)
     step = max(1, _STRIP // blocks)
     for start in range(0, tables, step):
-        strip = counts[start : start + step]
-        keys = strip + (np.arange(len(strip)) * (top + 1))[:, None]
-        found = np.bincount(keys.ravel(), minlength=len(strip) * (top + 1))
-        result[start : start + step] = found.reshape(len(strip), top + 1)
+        strip = result[start : start + step]
+        offsets = (np.arange(len(strip)) * (top + 1))[:, None]
+        for first in range(0, blocks, _STRIP):
+            keys = counts[start : start + step, first : first + _STRIP] + offsets
+            strip += np.bincount(keys.ravel(), minlength=strip.size).reshape(strip.shape)
     return result
 
 

@@ -192,7 +192,7 @@ def _described(header: str | None) -> dict[str, MaskMetadata]:
             return {name: MaskMetadata(**fields) for name, fields in found["masks"].items()}
     except InputError:
         raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError("its kvreclaim header is damaged; save the masks again") from error
     raise InputError(
         f"its header is {found['format']!r} version {found['version']!r}; pass {FORMAT!r} version {VERSION}"

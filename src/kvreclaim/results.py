@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -23,28 +24,51 @@ KINDS = ("closed form", "simulated", "measured", "observed")
 def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """Write a file under a temporary name and rename it, so that it is whole or not there.
 
+    A link stays, and the file behind it is replaced; a pipe or a device is written to as it is.
+
     Raises
     ------
     InputError
         If the file can't be written.
     """
     file = Path(path)
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(data)
-        temporary.replace(file)
+        if _replaceable(file):
+            _replace(Path(os.path.realpath(file)), data)
+        else:
+            file.write_bytes(data)
     except OSError as error:
-        raise InputError(
-            f"{file}: can't be written ({error.strerror}); pass a file in a folder you can write"
-        ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+        raise _unwritable(file, error) from error
+
+
+def check_writable(path: str | PathLike[str]) -> None:
+    """Refuse what `write_bytes` is sure to refuse, before long work; nothing is written.
+
+    Raises
+    ------
+    InputError
+        If the path is a directory, its folder does not exist, or one of them is not the user's to write.
+    """
+    file = Path(path)
+    try:
+        if file.is_dir():
+            raise _failure(errno.EISDIR)
+        if not file.parent.is_dir():
+            raise _failure(errno.ENOENT)
+        if not os.access(file.parent if _replaceable(file) else file, os.W_OK):
+            raise _failure(errno.EACCES)
+    except OSError as error:
+        raise _unwritable(file, error) from error
 
 
 def as_json(value: Any) -> str:
     """Return JSON text, indented, with NaN and infinities as null."""
     return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def utf8(text: str) -> bytes:
+    """Return text as UTF-8; bytes of a file name that are not Unicode become escapes, as in JSON."""
+    return text.encode(errors="backslashreplace")
 
 
 class ResultsFolder:
@@ -53,28 +77,49 @@ class ResultsFolder:
     Parameters
     ----------
     path
-        The folder; made if it does not exist.
+        The folder; made with its first file if it does not exist.
 
     Raises
     ------
     InputError
-        If the folder can't be made, or is a file.
+        If the folder can't be made, is a file, or has no name.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
+        if not os.fspath(path):
+            raise InputError("the results folder has no name; pass another --out")
         self.path = Path(path)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
+            if not nearest.is_dir():
+                raise _failure(errno.ENOTDIR)
+            if not os.access(nearest, os.W_OK):
+                raise _failure(errno.EACCES)
         except OSError as error:
-            raise InputError(
-                f"{self.path}: can't be made a folder ({error.strerror}); pass another --out"
-            ) from error
+            raise _no_folder(self.path, error) from error
+
+    def claim(self, command: str) -> None:
+        """Refuse a folder that holds another command's results, which this one would replace in part.
+
+        Raises
+        ------
+        InputError
+            If its ``run.json`` names another command.
+        """
+        owner = command
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            owner = json.loads((self.path / "run.json").read_bytes())["command"]
+        if owner != command:
+            raise InputError(f"{self.path}: holds the results of {owner!r}; pass another --out")
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write one file (text as UTF-8) in the folder, replacing it whole; return its path."""
         file = self.path / name
-        ResultsFolder(file.parent)
-        write_bytes(file, content.encode() if isinstance(content, str) else content)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _no_folder(file.parent, error) from error
+        write_bytes(file, utf8(content) if isinstance(content, str) else content)
         return file
 
     def write_run(
@@ -97,6 +142,33 @@ class ResultsFolder:
             },
         }
         self.write("run.json", as_json(run))
+
+
+def _replaceable(file: Path) -> bool:
+    """Return whether the file is a regular one, or is not there yet."""
+    return file.is_file() or not file.exists()
+
+
+def _replace(file: Path, data: bytes) -> None:
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(file)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _failure(code: int) -> OSError:
+    return OSError(code, os.strerror(code))
+
+
+def _no_folder(folder: Path, error: OSError) -> InputError:
+    return InputError(f"{folder}: can't be made a folder ({error.strerror}); pass another --out")
+
+
+def _unwritable(file: Path, error: OSError) -> InputError:
+    return InputError(f"{file}: can't be written ({error.strerror}); pass a file in a folder you can write")
 
 
 def _versions(packages: Sequence[str]) -> dict[str, str]:

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 
+LARGEST_BLOCK = 2**31 - 1
+
 
 def non_negative_int(value: SupportsIndex, what: str) -> int:
     """Return `value` as an int of at least 0; `what` names it in the error message."""
@@ -56,8 +58,11 @@ def fraction_array(values: Sequence[float] | NDArray[np.float64], what: str) -> 
 
 
 def check_block_size(block_size: SupportsIndex) -> int:
-    """Return the block size in tokens, at least 1."""
-    return positive_int(block_size, "block_size")
+    """Return the block size in tokens, at least 1, in 31 bits."""
+    size = positive_int(block_size, "block_size")
+    if size > LARGEST_BLOCK:
+        raise InputError(f"block_size is {_shown(size)}: pass a whole number, at most {LARGEST_BLOCK}")
+    return size
 
 
 def check_ratio(ratio: float) -> float:

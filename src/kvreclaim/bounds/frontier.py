@@ -75,16 +75,14 @@ class _Problem:
         self.scores = scores
         self.evicted = evicted
         self.freed = freed
+        self.block_size = block_size
         self.block_of_token = np.arange(scores.size) // block_size
         self.starts = np.arange(0, scores.size, block_size)
         self.ascending = np.argsort(scores, kind="stable")
 
     def solve(self) -> FrontierPoint:
-        # Below `low` the partial last block is cleared first, above `high` every token is evicted, so
-        # the count at the two ends embraces `evicted`.
-        low = -2.0 * float(np.add.reduceat(self.scores, self.starts).max())
-        high = 2.0 * float(self.scores.max())
-        while low < (price := (low + high) / 2) < high:
+        low, price, high = self.bracket()
+        while low < price < high:
             cleared = self.cheapest_blocks(price)
             below = self.scores < price
             count = np.count_nonzero(below | cleared[self.block_of_token])
@@ -94,12 +92,27 @@ class _Problem:
                 low = price
             else:
                 high = price
+            price = (low + high) / 2
         bound = max(self.least_cost(low), self.least_cost(high))
         cost, dead = min(
             (self.complete(cleared) for cleared in self.between(low, high)), key=lambda plan: plan[0]
         )
         total = float(self.scores.sum())
         return FrontierPoint(cost / total, max(0.0, min(bound, cost)) / total, ~dead)
+
+    def bracket(self) -> tuple[float, float, float]:
+        """Return prices at which too few and too many tokens are evicted, and a first guess between them.
+
+        At the lower one the tokens below it and all cleared blocks are no more than wanted; where the blocks
+        alone are more, it is so low that the partial last block is cleared first. Above every score all
+        tokens are evicted. With nothing to free the answer is the guess.
+        """
+        ascending = self.scores[self.ascending]
+        elsewhere = self.evicted - self.freed * self.block_size
+        low = -2.0 * float(np.add.reduceat(self.scores, self.starts).max())
+        if elsewhere >= 0:
+            low = np.nextafter(float(ascending[min(elsewhere, ascending.size - 1)]), -np.inf)
+        return float(low), float(ascending[min(self.evicted, ascending.size - 1)]), 2.0 * float(ascending[-1])
 
     def cheapest_blocks(self, price: float) -> NDArray[np.bool_]:
         """Return bool [blocks], the blocks to clear when evicting a token is worth `price`."""

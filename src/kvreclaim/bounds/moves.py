@@ -1,7 +1,8 @@
 """What compaction costs in moved tokens, and how much of a correlated layout comes back without it."""
 
 import math
-from itertools import accumulate
+from collections.abc import Iterator
+from itertools import accumulate, repeat
 from statistics import NormalDist
 from typing import SupportsIndex
 
@@ -132,12 +133,21 @@ def _expected_excess(tokens: int, live: int, chosen: int) -> list[float]:
 
     E(X - t)+ is the sum over s > t of P(X >= s): two running sums of exact integer counts.
     """
-    counts = [
-        math.comb(live, held) * math.comb(tokens - live, chosen - held) for held in range(chosen, 0, -1)
-    ]
-    excess = accumulate(accumulate(counts), initial=0)
+    excess = accumulate(accumulate(_layouts_by_survivors(tokens, live, chosen)), initial=0)
     layouts = math.comb(tokens, chosen)
     return [count / layouts for count in excess][::-1]
+
+
+def _layouts_by_survivors(tokens: int, live: int, chosen: int) -> Iterator[int]:
+    """Yield C(L, s) C(N-L, m-s), m = chosen, for s = m ... 1: each from the one before, all exact."""
+    dead = tokens - live
+    most = min(live, chosen)
+    count = math.comb(live, most) * math.comb(dead, chosen - most)
+    yield from repeat(0, chosen - most)
+    for survivors in range(most, 0, -1):
+        yield count
+        count = count * survivors * (dead - chosen + survivors)
+        count //= (live - survivors + 1) * (chosen - survivors + 1)
 
 
 def _single_hole_moves(block_size: SupportsIndex) -> list[int]:

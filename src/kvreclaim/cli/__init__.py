@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -10,11 +13,14 @@ import typer
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
 from kvreclaim.cli.models import models_app
+from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
 from kvreclaim.cli.reproduce import reproduce_command
 from kvreclaim.cli.runtimes import runtimes_command
 from kvreclaim.errors import InputError
 from kvreclaim.version import __version__
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="kvreclaim",
@@ -48,14 +54,26 @@ def _options(
 
 def main() -> None:
     """Run the command line: exit status 2 and one line on bad input, 130 when interrupted."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # where the encoding lacks a sign of a table
     try:
         status = app(standalone_mode=False)
+        typer.echo(nl=False)  # flushes, so that a closed pipe or a full disk shows here and not at exit
     except (InputError, typer.TyperException) as error:
-        message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        if message:  # empty where no command was given: the help has been printed
-            typer.echo(f"kvreclaim: {' '.join(message.split())}", err=True)
-        status = 2
-    except (KeyboardInterrupt, typer.Abort):
+        status = _refuse(error.format_message() if isinstance(error, typer.TyperException) else str(error))
+    except OSError as error:
+        # What stdout still holds goes nowhere: the flush at exit would fail once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 1 if error.errno == errno.EPIPE else _refuse(str(error))
+    except typer.Abort:
+        status = INTERRUPTED
+    if status == INTERRUPTED:
         typer.echo("kvreclaim: interrupted; files written so far are whole", err=True)
-        status = 130
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _refuse(message: str) -> int:
+    """Print one line on stderr; return the exit status of bad input."""
+    if message:  # empty where no command was given: the help has been printed
+        typer.echo(f"kvreclaim: {printable(' '.join(message.split()))}", err=True)
+    return 2

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreclaim.cli.output import Json, byte_unit, console, emit_json, percent, plain_table, progress
+from kvreclaim.cli.output import (
+    Json,
+    byte_unit,
+    console,
+    emit_json,
+    percent,
+    plain_table,
+    printable,
+    progress,
+)
 from kvreclaim.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,7 +35,8 @@ def audit_command(
         list[str], typer.Argument(metavar="FILE...", help="Keep masks: .npz, .npy or .safetensors.")
     ],
     block_size: Annotated[
-        list[int] | None, typer.Option(help="Tokens of a block; may be repeated.", show_default="16")
+        list[int] | None,
+        typer.Option(help="Tokens of a block; may be repeated.", show_default="16"),
     ] = None,
     block_tables: Annotated[
         list[str] | None,
@@ -53,19 +63,26 @@ def audit_command(
     least = None if fail_under is None else fraction(fail_under, "--fail-under")
     layouts = _layouts(block_size, block_tables, runtime)
     geometry = None if model is None else model_geometry(model)
+    files = list(dict.fromkeys(files))
     with progress() as bar:
         task = bar.add_task("auditing files", total=len(files))
         rows = audit_files(files, layouts, geometry, advance=lambda: bar.advance(task))
     if out is not None:
-        parameters = {"files": files, "runtime": runtime, "model": model}
+        parameters = {
+            "files": files,
+            "block_sizes": list(dict.fromkeys(layout.block_size for layout in layouts)),
+            "block_tables": list(dict.fromkeys(layout.block_tables for layout in layouts)),
+            "runtime": runtime,
+            "model": model,
+        }
         write_audit(out, rows, parameters, layouts[0].block_size)
     emit_json(json, [row.to_dict() for row in rows])
     screen = console(json)
     for size in dict.fromkeys(layout.block_size for layout in layouts):
-        screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)))
+        screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)), "")
     low = [row for row in rows if least is not None and row.ledger.physical_reclaim < least]
     if low:
-        screen.print(f"{len(low)} of {len(rows)} ledgers have a physical reclaim under {percent(least)}")
+        screen.print(f"{len(low)} of {len(rows)} ledgers have a physical reclaim under {least:g}")
         raise typer.Exit(1)
 
 
@@ -87,7 +104,9 @@ def _layouts(
 
 def _table(rows: list[FileAudit], files: int) -> Table:
     """Build the table of one block size: a row a policy, the mean over the files that have it."""
-    kinds = list(dict.fromkeys(row.ledger.block_tables for row in rows))
+    from kvreclaim.layout import BLOCK_TABLES
+
+    kinds = sorted({row.ledger.block_tables for row in rows}, key=BLOCK_TABLES.index)
     policies = _ranked(rows, kinds[0])
     counts = {len(found) // len(kinds) for found in policies.values()}
     size = rows[0].ledger.block_size
@@ -95,17 +114,15 @@ def _table(rows: list[FileAudit], files: int) -> Table:
         f"Blocks of {size} tokens: freed with zero copies, and after packing",
         _caption(kinds[0], files, counts),
     )
+    table.padding = (0, 0)  # one space between the columns: with a model there are nine
     table.add_column("policy", overflow="fold", min_width=12)
-    table.add_column("logical\nsaving", justify="right")
-    for kind in kinds:
-        table.add_column(f"freed,\n{kind}".replace("_", "\n"), justify="right")
-    table.add_column("stranded", justify="right")
-    table.add_column("after\npacking", justify="right")
     amounts = _amounts(rows)
-    for heading, _amount in amounts:
-        table.add_column(heading, justify="right")
+    freed = [f"freed,\n{kind}".replace("_", "\n") for kind in kinds]
+    headings = ["logical\nsaving", *freed, "stranded", "after\npacking", *(heading for heading, _ in amounts)]
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for policy, found in policies.items():
-        table.add_row(policy, *_cells(found, kinds, amounts))
+        table.add_row(printable(policy), *_cells(found, kinds, amounts))
     return table
 
 
@@ -118,7 +135,9 @@ def _amounts(rows: list[FileAudit]) -> list[Amount]:
                 lambda ledgers: f"{_mean([found.packing.moved_pairs for found in ledgers]):,.0f}",
             )
         ]
-    name, size = byte_unit(max(row.ledger.bytes_freed or 0 for row in rows))
+    name, size = byte_unit(
+        max(max(row.ledger.bytes_freed or 0, row.ledger.packing.moved_bytes or 0) for row in rows)
+    )
     return [
         (
             f"{name}\nmoved",

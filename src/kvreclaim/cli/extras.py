@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
 from kvreclaim.errors import InputError
+
+PACKAGES = {"report": ("polars", "altair", "vl_convert")}  # what each extra brings, as it is imported
 
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Turn a missing package inside the block into one line that says which extra to install.
+    """Say in one line which extra to install where one of its packages is missing, before any work is done.
 
     Raises
     ------
     InputError
-        If a package that is not kvreclaim's own can't be imported.
+        If a package of the extra, or another that is not kvreclaim's own, can't be imported.
     """
     try:
+        for package in PACKAGES[extra]:
+            import_module(package)
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("kvreclaim"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -11,36 +10,57 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from kvreclaim.results import as_json, write_bytes
+from kvreclaim.results import as_json, check_writable, utf8, write_bytes
+
+STDOUT = "-"
+
+
+def _check_json(json: str | None) -> str | None:
+    """Refuse a JSON file that can't be written while nothing is done yet."""
+    if json not in (None, STDOUT):
+        check_writable(json)
+    return json
+
 
 Json = Annotated[
     str | None,
     typer.Option(
-        "--json", metavar="FILE|-", help="Also write JSON; with '-' to stdout, tables then to stderr."
+        "--json",
+        metavar="FILE|-",
+        help="Also write JSON; with '-' to stdout, tables then to stderr.",
+        callback=_check_json,
     ),
 ]
 
 MISSING = "–"
+NARROWEST = 80  # columns of a table
 
 
 def console(json: str | None) -> Console:
-    """Return the console for tables: stderr where JSON goes to stdout."""
-    return Console(stderr=json == "-", highlight=False, soft_wrap=False)
+    """Return the console for tables: stderr where JSON goes to stdout. Text in brackets is just text."""
+    screen = Console(stderr=json == STDOUT, highlight=False, soft_wrap=False, markup=False, emoji=False)
+    screen.width = max(screen.width, NARROWEST)  # on fewer columns numbers would be cut
+    return screen
 
 
 def emit_json(json: str | None, value: Any) -> None:
     """Write ``value`` as JSON to a file, to stdout for ``-``, or nowhere for None."""
-    if json == "-":
-        sys.stdout.write(as_json(value))
+    if json == STDOUT:
+        typer.echo(utf8(as_json(value)), nl=False)
     elif json is not None:
-        write_bytes(json, as_json(value).encode())
+        write_bytes(json, utf8(as_json(value)))
+
+
+def printable(text: str) -> str:
+    """Return text on one line, with escapes for what would steer the terminal or can't be encoded."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def plain_table(title: str, caption: str | None = None) -> Table:
     """Return an empty table in the house style: a rule under the head, no boxes, read well at 80 columns."""
     return Table(
         title=title,
-        caption=caption,
+        caption=None if caption is None else f"\n{caption}",
         title_justify="left",
         caption_justify="left",
         title_style="bold",
@@ -48,18 +68,21 @@ def plain_table(title: str, caption: str | None = None) -> Table:
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
+        show_edge=False,
     )
 
 
 def progress() -> Progress:
-    """Return a progress bar with time left, on stderr, gone when done."""
+    """Return a progress bar with time left, on a terminal's stderr, gone when done."""
+    screen = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=screen,
         transient=True,
+        disable=not screen.is_terminal,
     )
 
 
@@ -70,7 +93,7 @@ def percent(value: float | None, digits: int = 1) -> str:
 
 def byte_unit(largest: float) -> tuple[str, int]:
     """Return the unit (name, bytes) in which the largest of some byte counts reads well."""
-    for unit in ("GiB", 1 << 30), ("MiB", 1 << 20):
+    for unit in ("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20):
         if largest >= unit[1]:
             return unit
     return "KiB", 1 << 10

@@ -8,6 +8,7 @@ import typer
 
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.output import Json, console, emit_json, plain_table, progress
+from kvreclaim.study.settings import PUBLISHED_SEEDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from kvreclaim.study.published import Judged
     from kvreclaim.study.reproduce import Reproduction
 
-PUBLISHED_SEEDS = 30
 PACKAGES = ("numpy", "polars", "altair", "vl-convert-python")
 
 
@@ -37,8 +37,10 @@ def reproduce_command(
         from kvreclaim.results import ResultsFolder
 
         folder = ResultsFolder(out)
+        folder.claim("reproduce")
         found = _simulate(seeds, seed_base, jobs)
-        _write(folder, found, {"seeds": seeds, "seed_base": seed_base})
+        _write_tables(folder, found, {"seeds": seeds, "seed_base": seed_base})
+        _draw(folder, jobs)
     emit_json(json, found.published_figures().to_dicts())
     screen = console(json)
     screen.print(_table(found.published, seeds))
@@ -61,24 +63,36 @@ def _simulate(seeds: int, seed_base: int, jobs: int) -> Reproduction:
         return reproduce(seeds, seed_base, jobs, advance)
 
 
-def _write(folder: ResultsFolder, found: Reproduction, parameters: dict[str, int]) -> None:
-    """Write tables, ``run.json``, figures and page; each file is whole at any moment."""
-    from kvreclaim.report import render_page, write_figures
-
+def _write_tables(folder: ResultsFolder, found: Reproduction, parameters: dict[str, int]) -> None:
     for name, text in found.files().items():
         folder.write(name, text)
     folder.write_run("reproduce", parameters, kinds=["closed form", "simulated"], packages=PACKAGES)
+
+
+def _draw(folder: ResultsFolder, jobs: int) -> None:
+    """Write the static figures and the page from the folder's tables: side by side, given two processes."""
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    from kvreclaim.report import render_page, write_figures
+
+    figures = folder.path / "figures"
     with progress() as bar:
-        task = bar.add_task("figures and page", total=None)
-        write_figures(folder.path, folder.path / "figures")
-        folder.write("index.html", render_page([folder.path]))
-        bar.update(task, completed=1, total=1)
+        bar.add_task("figures and page", total=None)
+        if jobs == 1:
+            write_figures(folder.path, figures)
+            folder.write("index.html", render_page([folder.path]))
+            return
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            drawn = pool.submit(write_figures, folder.path, figures)
+            folder.write("index.html", render_page([folder.path]))
+            drawn.result()
 
 
 def _table(published: Sequence[Judged], seeds: int) -> Table:
     table = plain_table(
         "The study's figures, as published and as reproduced",
-        f"{seeds} runs a figure, ± population deviation between runs. published.csv adds oracles and tolerances.",
+        f"{seeds} runs a figure, ± population deviation. published.csv adds oracles and tolerances.",
     )
     table.add_column("figure", overflow="fold")
     table.add_column("published", justify="right")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.histogram import Counts, Histogram, fullest_sum, histogram, nonempty, total
-from kvreclaim.validate import non_negative_int, positive_int
+from kvreclaim.validate import check_block_size, non_negative_int
 
 
 class CompactionCost(NamedTuple):
@@ -45,7 +45,7 @@ def compaction_cost(live: Counts, block_size: int) -> CompactionCost:
     InputError
         If the counts are not of rank 2, or the block size is not a positive integer.
     """
-    size = positive_int(block_size, "block_size")
+    size = check_block_size(block_size)
     _check_tables(live)
     return cost_of_histogram(histogram(live, int(live.max())), size)
 
@@ -84,15 +84,13 @@ def cheapest_sources(live: Counts, block_size: int, copy_budget: int | None = No
     if copy_budget is None:
         return chosen
     budget = non_negative_int(copy_budget, "copy_budget")
-    costs = np.where(chosen, live, 0).ravel()
+    costs = (live * chosen).ravel()
     return _least_filled(costs, _affordable(costs, budget)).reshape(live.shape)
 
 
 def _least_filled(live: Counts, count: int) -> NDArray[np.bool_]:
     """Mark the ``count`` least filled nonempty blocks of one row; of equals, the first."""
-    histogram = np.bincount(live)
-    histogram[0] = 0
-    up_to = np.cumsum(histogram)
+    up_to = np.cumsum(_nonempty_by_value(live))
     limit = int(np.searchsorted(up_to, count))
     if limit == 0:
         return np.zeros(live.shape, np.bool_)
@@ -104,17 +102,22 @@ def _least_filled(live: Counts, count: int) -> NDArray[np.bool_]:
 
 def _affordable(costs: Counts, budget: int) -> int:
     """Return how many of the positive costs, in ascending order, sum to at most the budget."""
-    histogram = np.bincount(costs)
-    histogram[0] = 0
-    values = np.arange(len(histogram))
-    spent = np.concatenate([[0], np.cumsum(histogram * values)])
+    of_value = _nonempty_by_value(costs)
+    spent = np.concatenate([[0], np.cumsum(of_value * np.arange(len(of_value)))])
     whole_values = (
         int(np.searchsorted(spent, budget, side="right")) - 1
     )  # all of the costs below this one fit
-    count = int(histogram[:whole_values].sum())
-    if whole_values < len(histogram):
+    count = int(of_value[:whole_values].sum())
+    if whole_values < len(of_value):
         count += int((budget - spent[whole_values]) // whole_values)
     return count
+
+
+def _nonempty_by_value(counts: Counts) -> NDArray[np.int64]:
+    """Count one row's blocks by their value, leaving out those of value 0."""
+    of_value: NDArray[np.int64] = histogram(counts[None], int(counts.max()))[0]
+    of_value[0] = 0
+    return of_value
 
 
 def _check_tables(live: Counts) -> None:

@@ -81,7 +81,7 @@ def plan_compaction(
     mask = as_keep_mask(keep)
     live = occupancy(mask, layout)
     sources = cheapest_sources(live, layout.block_size, copy_budget)
-    slots = _slots(live_tokens(mask, layout), live.shape[1], layout.block_size)
+    slots = _slots(live_tokens(mask, layout), live.shape[1], min(layout.block_size, mask.tokens))
     receivers = (live > 0) & ~sources
     source = np.argwhere(slots & sources[:, :, None])
     moves_of_table = np.where(sources, live, 0).sum(axis=1, dtype=np.int64)

@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[dict[str, Any], str]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise InputError(f"cannot read {path}: pass a config.json or a directory that holds one") from None
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter where it is nested too deep to be one
         raise InputError(f"{path} is not JSON: pass the config.json of a Hugging Face model") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} holds no JSON object: pass the config.json of a Hugging Face model")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
-from kvreclaim.validate import positive_int
+from kvreclaim.validate import check_block_size, positive_int
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -74,7 +74,7 @@ class BlockLayout:
     groups: tuple[LayerGroup, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "block_size", positive_int(self.block_size, "block_size"))
+        object.__setattr__(self, "block_size", check_block_size(self.block_size))
         if self.block_tables not in BLOCK_TABLES:
             raise InputError(
                 f"block_tables must be one of {', '.join(BLOCK_TABLES)}, got {self.block_tables!r}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvreclaim.report.theme import STATIC
 from kvreclaim.results import ResultsFolder
 
 _WIDTH = 640
-_PNG_SCALE = 1.5
+_PNG_SCALE = 1.25
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 
 
@@ -26,7 +27,13 @@ def figure_svg(figure: Figure) -> str:
     specification["background"] = STATIC.ink["surface"]
     specification["padding"] = 14
     specification["config"] = dict(STATIC.config)
-    return vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)
+    return _renumbered(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE))
+
+
+def _renumbered(svg: str) -> str:
+    """Return an SVG with its clip paths numbered from 0: Vega counts them over all charts of a process."""
+    numbers: dict[str, int] = {}
+    return re.sub(r"\bclip(\d+)\b", lambda found: f"clip{numbers.setdefault(found[1], len(numbers))}", svg)
 
 
 def write_figures(folder: str | PathLike[str], out: str | PathLike[str]) -> list[str]:

@@ -42,6 +42,8 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
     "audit.csv": {
         "file": pl.String,
         "policy": pl.String,
+        "layers": pl.Int64,
+        "kv_heads": pl.Int64,
         "tokens": pl.Int64,
         "block_size": pl.Int64,
         "block_tables": pl.String,
@@ -76,7 +78,9 @@ class Folder:
         self.path = Path(path)
         if not self.path.is_dir():
             state = "is a file" if self.path.exists() else "does not exist"
-            raise InputError(f"{self.path} {state}: pass a results folder, as `kvreclaim reproduce --out DIR` writes it")
+            raise InputError(
+                f"{self.path} {state}: pass a results folder, as `kvreclaim reproduce --out DIR` writes it"
+            )
         self.run = self._read_run()
 
     @property
@@ -100,12 +104,16 @@ class Folder:
         file = self.path / name
         types = COLUMNS[name]
         try:
-            table = pl.read_csv(file, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=dict(types))
+            table = pl.read_csv(
+                file, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=dict(types)
+            )
         except (OSError, pl.exceptions.PolarsError) as error:
             raise InputError(self._unreadable(file, error)) from error
         missing = [column for column in types if column not in table.columns]
         if missing:
-            raise InputError(f"{file} has no column {missing[0]!r}: pass a folder that this version of kvreclaim wrote")
+            raise InputError(
+                f"{file} has no column {missing[0]!r}: pass a folder that this version of kvreclaim wrote"
+            )
         return table
 
     @cached_property
@@ -134,19 +142,28 @@ class Folder:
                 _check_block_map(block_map)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             file = self.path / "interactive_data.json"
-            raise InputError(f"{file} holds a block map that can't be drawn ({error}): run the command again") from error
+            raise InputError(
+                f"{file} holds a block map that can't be drawn ({error}): run the command again"
+            ) from error
         return tuple(maps)
 
     def faults(self, section: str) -> tuple[str, ...]:
         """Return the remarks on the published study that belong to a section."""
         listed: Sequence[Mapping[str, str]] = self.interactive.get("faults", [])
-        return tuple(fault["text"] for fault in listed if fault.get("section") == section)
+        try:
+            return tuple(str(fault["text"]) for fault in listed if fault["section"] == section)
+        except (KeyError, TypeError) as error:
+            file = self.path / "interactive_data.json"
+            raise InputError(f"{file} holds a fault without text: run the command again") from error
 
     def _read_run(self) -> dict[str, Any]:
         run = self._read_json("run.json")
-        if run.get("schema") != SCHEMA or not isinstance(run.get("command"), str):
+        known = run.get("schema") == SCHEMA and isinstance(run.get("command"), str)
+        shapes = {"kinds": list, "parameters": dict, "versions": dict}
+        if not known or any(not isinstance(run.get(key, shape()), shape) for key, shape in shapes.items()):
             raise InputError(
-                f"{self.path / 'run.json'} is not of schema {SCHEMA}: pass a folder that this version of kvreclaim wrote"
+                f"{self.path / 'run.json'} is not of schema {SCHEMA}: pass a folder that this version of "
+                "kvreclaim wrote"
             )
         return run
 
@@ -180,8 +197,9 @@ def _check_block_map(block_map: Mapping[str, Any]) -> None:
         share = frame.get("share")
         if share is not None and (len(share) != tokens or int(share, 16) < 0):
             raise ValueError(f"share is not {tokens} hex digits")
-        if not all(0 <= slot < slots for move in frame["compaction"]["moves"] for slot in move):
-            raise ValueError("a move leaves the block map")
+        moves = frame["compaction"]["moves"]
+        if not all(len(move) == 2 and all(0 <= slot < slots for slot in move) for move in moves):
+            raise ValueError("a move is no pair of slots of the block map")
         for key in ("compression_ratio", "free_blocks", "blocks", "stranded_tokens"):
             if not isinstance(frame[key], int | float):
                 raise ValueError(f"{key} is not a number")

@@ -17,7 +17,9 @@ class Reference:
 
 
 REFERENCES: Mapping[str, Reference] = {
-    "study": Reference("", "Logical KV Savings Are Not Physical Memory Savings", "blog post with an interactive page"),
+    "study": Reference(
+        "", "Logical KV Savings Are Not Physical Memory Savings", "blog post with an interactive page"
+    ),
     "paged-attention": Reference(
         "Kwon et al.",
         "Efficient Memory Management for Large Language Model Serving with PagedAttention",

@@ -1,7 +1,7 @@
 """Which sections a results folder gives, and their order on the page.
 
-To add a part, write ``sections/<part>.py`` with a function ``build(folder) -> Section`` and name it here with the command
-whose folders it reads.
+To add a part, write ``sections/<part>.py`` with a function ``build(folder) -> Section`` and name it here with
+the command whose folders it reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from kvreclaim.errors import InputError
 from kvreclaim.report.folder import Folder
-from kvreclaim.report.section import Section
+from kvreclaim.report.section import Notes, Section
 from kvreclaim.report.sections import (
     admission,
     blocks,
@@ -48,12 +48,15 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
         When no folder is given, or one was written by a command that has no section.
     """
     if not folders:
-        raise InputError("no results folder is given: pass at least one, as `kvreclaim reproduce --out DIR` writes it")
+        raise InputError(
+            "no results folder is given: pass at least one, as `kvreclaim reproduce --out DIR` writes it"
+        )
     known = {command for command, _ in PARTS}
     for folder in folders:
         if folder.command not in known:
             raise InputError(
-                f"{folder.path} was written by {folder.command!r}: pass a folder of one of {', '.join(sorted(known))}"
+                f"{folder.path} was written by {folder.command!r}: pass a folder of one of "
+                f"{', '.join(sorted(known))}"
             )
     built: list[Section] = []
     for command, build in PARTS:
@@ -65,8 +68,10 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
 
 
 def _renamed(section: Section, folder: Folder, place: int) -> Section:
-    """Return a section for a second folder of the same command: ids numbered, the folder's name in the title."""
+    """Return a section of a further folder of one command: ids numbered, the folder's name in its title."""
     items = tuple(
-        replace(item, id=f"{item.id}-{place}") if hasattr(item, "id") else item for item in section.items
+        item if isinstance(item, Notes) else replace(item, id=f"{item.id}-{place}") for item in section.items
     )
-    return replace(section, id=f"{section.id}-{place}", title=f"{section.title} ({folder.path.name})", items=items)
+    return replace(
+        section, id=f"{section.id}-{place}", title=f"{section.title} ({folder.path.name})", items=items
+    )

@@ -1,7 +1,8 @@
 """The value types that sections are made of: what a page shows, free of how it is shown.
 
-A section holds prose and items in reading order. A figure holds *drawings*, not charts: functions of width and
-theme, so that one definition gives the static figure and the page's chart, and only what is needed is drawn.
+A section holds prose and items in reading order. A figure holds *drawings*, not charts: functions of width
+and theme, so that one definition gives the static figure and the page's chart, and only what is needed is
+drawn.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ class Figure:
     def __post_init__(self) -> None:
         expected = set(product(*(control.values for control in self.controls)))
         if set(self.drawings) != expected:
-            raise ValueError(f"figure {self.id}: drawings {sorted(self.drawings)} for controls {sorted(expected)}")
+            raise ValueError(
+                f"figure {self.id}: drawings {sorted(self.drawings)} for controls {sorted(expected)}"
+            )
 
     @property
     def default(self) -> Drawing:

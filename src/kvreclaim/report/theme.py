@@ -1,7 +1,8 @@
 """Colours, marks and Vega configuration: one look for the static figures and the page, light and dark.
 
-A series has one colour a theme everywhere. Series that meet in one chart stay apart for readers with deuteranopia,
-protanopia or tritanopia and stand out from the background (a test computes both); points also differ by shape.
+A series has one colour a theme everywhere. Series that meet in one chart stay apart for readers with
+deuteranopia, protanopia or tritanopia and stand out from the background (a test computes both); points also
+differ by shape.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ SERIES: Mapping[str, Series] = {
     "minimum-loss": Series("Minimum-loss frontier", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     "gap": Series("Gap between the two", "#6c7080", "#b4b6ba", "circle", (2, 3)),
     # block sizes, from light to dark as blocks grow
-    "B=4": Series("B = 4", "#b77528", "#fcdb9a"),
-    "B=8": Series("B = 8", "#a42013", "#e9a982"),
-    "B=16": Series("B = 16", "#722449", "#f17aa7"),
-    "B=32": Series("B = 32", "#44187b", "#a178ca"),
-    "B=64": Series("B = 64", "#090f4e", "#5b62ce"),
+    "B=4": Series("B = 4", "#b77528", "#fcdb9a", "stroke"),
+    "B=8": Series("B = 8", "#a42013", "#e9a982", "stroke"),
+    "B=16": Series("B = 16", "#722449", "#f17aa7", "stroke"),
+    "B=32": Series("B = 32", "#44187b", "#a178ca", "stroke"),
+    "B=64": Series("B = 64", "#090f4e", "#5b62ce", "stroke"),
     # where free blocks come from
     "at-eviction": Series("Free at eviction, no copy", "#1b86ea", "#4aa8fb"),
     "by-compaction": Series("Freed by compaction", "#c98408", "#f8d252"),
@@ -90,7 +91,14 @@ def _config(chrome: Mapping[str, str], font: str) -> dict[str, Any]:
             "domain": False,
             "ticks": False,
         },
-        "axisX": {"domain": True, "domainColor": quiet, "ticks": True, "tickColor": quiet, "tickSize": 4, "grid": False},
+        "axisX": {
+            "domain": True,
+            "domainColor": quiet,
+            "ticks": True,
+            "tickColor": quiet,
+            "tickSize": 4,
+            "grid": False,
+        },
         "legend": {
             **words,
             "labelColor": text,

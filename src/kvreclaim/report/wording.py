@@ -11,20 +11,23 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def number(value: float | None) -> str:
-    """Return a number with four significant places or decimals: ``1,646.9``, ``22.65``, ``0.4700``, ``1.53 × 10⁻⁵``."""
+    """Return a number in words: ``1,646.9``, ``22.65``, ``0.4700``, ``1.53 × 10⁻⁵``; NaN is undefined."""
     if value is None or math.isnan(value):
         return "undefined"
+    if 0 < abs(value) < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    return _digits(value, 0 if value == round(value) else _decimals(value))
+
+
+def _decimals(value: float) -> int:
+    """Return the decimals that give a number about four digits in all."""
     size = abs(value)
-    if value == int(value) and size < 1e15:
-        return f"{int(value):,}"
-    if size >= 100:
-        return f"{value:,.1f}"
-    if size >= 1:
-        return f"{value:.2f}"
-    if size >= 1e-3:
-        return f"{value:.4f}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    return f"{mantissa} × 10{str(int(exponent)).translate(_SUPERSCRIPTS)}"
+    return 1 if size >= 100 else 2 if size >= 1 else 4
+
+
+def _digits(value: float, decimals: int) -> str:
+    return f"{value:,.{decimals}f}".replace("-", "−")
 
 
 def percent(value: float) -> str:
@@ -42,19 +45,22 @@ def mebibytes(value: float) -> str:
 
 
 def with_spread(mean: float | None, std: float | None) -> str:
-    """Return ``mean ± std``; the mean alone where nothing varies by nature (``std`` is None)."""
+    """Return ``mean ± std`` with equal decimals; the mean alone where nothing varies (`std` is None)."""
     if mean is None or math.isnan(mean) or std is None or math.isnan(std):
         return number(mean)
-    return f"{number(mean)} ± {number(std)}"
+    if std < 1e-4:
+        return f"{number(mean)} ± {number(std)}"
+    decimals = _decimals(mean)
+    return f"{_digits(mean, decimals)} ± {_digits(std, decimals)}"
 
 
 def evidence(kind: str, n: int | None) -> str:
     """Return the kind of a number and, but for a closed form, its count: ``simulated, n = 30``."""
-    return kind if kind == "closed form" or n is None else f"{kind}, n = {n:,}"
+    return kind if kind.startswith("closed form") or n is None else f"{kind}, n = {n:,}"
 
 
 def evidence_of(table: pl.DataFrame) -> tuple[str, ...]:
-    """Return every kind and count in a table that has columns `kind` and `n`, simulated before closed forms."""
+    """Return every kind and count in a table with columns `kind` and `n`, simulated ones first."""
     found = table.select("kind", "n").unique().sort("kind", "n", descending=True).rows()
     return tuple(dict.fromkeys(evidence(kind, n) for kind, n in found))
 
@@ -71,7 +77,7 @@ class Quantity:
     @property
     def text(self) -> str:
         """``0.4700 ± 0.0218``, or the value alone where it is a closed form."""
-        return with_spread(self.mean, None if self.kind == "closed form" else self.std)
+        return with_spread(self.mean, None if self.kind.startswith("closed form") else self.std)
 
     @property
     def evidence(self) -> str:

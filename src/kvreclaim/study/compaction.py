@@ -108,6 +108,7 @@ def _closed_forms() -> list[Row]:
         *_point(CLUSTERED_HOLE).closed_form(
             {
                 "slots_per_move": per_hole,
+                "total_slots_per_move": per_hole * (POOL_BLOCKS - BUDGET // BLOCK_SIZE),
                 "slots_per_move_ratio_of_means": 1.0 / (1.0 / per_hole).mean(),
             }
         ),

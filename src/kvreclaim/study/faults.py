@@ -18,14 +18,14 @@ FAULTS = (
     Fault(
         "mean-not-floor",
         "bound",
-        "q^B is called a worst case and a lower bound. It is neither: it is the mean for independent "
-        "scatter. One survivor in every block frees nothing at q = 15/16, where q^16 is .36. The true floor "
+        "qᴮ is called a worst case and a lower bound. It is neither: it is the mean for independent "
+        "scatter. One survivor in every block frees nothing at q = 15/16, where q¹⁶ is .36. The true floor "
         "is max(0, 1 - B(1 - q)).",
     ),
     Fault(
         "finite-sequence",
         "bound",
-        "q^B lets each token decide alone. An eviction of exactly qN tokens frees less: at q = .5 and B = 16 "
+        "qᴮ lets each token decide alone. An eviction of exactly qN tokens frees less: at q = .5 and B = 16 "
         "it is 1.5 % less for 8,192 tokens, 14 % less for 800 and 92 % less for 64.",
     ),
     Fault(

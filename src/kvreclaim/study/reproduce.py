@@ -127,5 +127,8 @@ def _in_processes(seeds: Seeds, workers: int) -> Iterator[tuple[str, list[Row]]]
     # Spawned, not forked: safe beside the threads of other libraries, and alike on every platform.
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         names = {pool.submit(run, seeds): name for name, run in EXPERIMENTS.items()}
-        for future in as_completed(names):
-            yield names[future], future.result()
+        try:
+            for future in as_completed(names):
+                yield names[future], future.result()
+        finally:  # when interrupted, start nothing more
+            pool.shutdown(cancel_futures=True)

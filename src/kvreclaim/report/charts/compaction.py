@@ -5,17 +5,19 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, Scale, labelled_rows
-from kvreclaim.report.charts.rows import drawn, label
+from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.plot import Axis, Scale
+from kvreclaim.report.charts.rows import drawn, label, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
-from kvreclaim.report.wording import mebibytes, number, with_spread
+from kvreclaim.report.wording import mebibytes
 
 SOURCES = {"free_at_eviction": "at-eviction", "free_by_compaction": "by-compaction"}
 RATIOS = {
     "total_slots_per_move": "total-ratio",
     "slots_per_move_ratio_of_means": "ratio-of-means",
     "slots_per_move": "ratio-mean",
+    "slots_per_move_upper_bound": "ratio-mean",
 }
 
 
@@ -34,17 +36,21 @@ def sources(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
         one = table.filter(pl.col("policy") == policy)
         counts = {row["metric"]: row for row in one.iter_rows(named=True)}
         first, second = (counts[metric] for metric in SOURCES)
-        words = f"{number(round(first['mean'], 1))} + {number(round(second['mean'], 1))} blocks"
+        words = f"{first['mean']:.1f} + {second['mean']:.1f} blocks"
         for metric, start in ((first, 0.0), (second, first["mean"])):
             part = drawn(pl.DataFrame([{**metric, "policy": SOURCES[metric["metric"]]}]), "bar")
             end = start + metric["mean"]
             placed = {"start": start, "mean": end, "low": end, "high": end}
             parts.append(
                 part.with_columns(
-                    row=pl.lit(label(policy)), row_value=pl.lit(words), **{key: pl.lit(at) for key, at in placed.items()}
+                    row=pl.lit(label(policy)),
+                    row_value=pl.lit(words),
+                    **{key: pl.lit(at) for key, at in placed.items()},
                 )
             )
-    return labelled_rows(pl.concat(parts), Axis("Free blocks", domain=(0, 300)), width, theme, x_name="Free blocks")
+    return labelled_rows(
+        pl.concat(parts), Axis("Free blocks", domain=(0, 300)), width, theme, x_name="Free blocks"
+    )
 
 
 def slots_per_move(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) -> alt.LayerChart:
@@ -61,14 +67,15 @@ def slots_per_move(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme
     """
     parts = []
     for policy in table["policy"].unique(maintain_order=True):
-        one = table.filter(pl.col("policy") == policy)
-        measured = one.filter(pl.col("mean").is_finite())
-        words = "no copy needed: no ratio"
-        for row in measured.filter(pl.col("metric") == "slots_per_move").iter_rows(named=True):
-            words = f"{with_spread(row['mean'], row['std'])} slots a move"
-        role = "none" if measured.is_empty() else "dot"
-        ratios = (one if measured.is_empty() else measured).with_columns(policy=pl.col("metric").replace_strict(RATIOS))
-        parts.append(drawn(ratios, role).with_columns(row=pl.lit(label(policy)), row_value=pl.lit(words)))
+        one = table.filter(pl.col("policy") == policy).with_columns(
+            policy=pl.col("metric").replace_strict(RATIOS)
+        )
+        rows = with_marks(one, "dot") if one["mean"].is_finite().any() else drawn(one, "none")
+        mean_ratio = rows.filter(pl.col("series") == "ratio-mean", pl.col("role") == "dot")
+        words = (
+            "no copy needed: no ratio" if mean_ratio.is_empty() else f"{mean_ratio['value'][0]} slots/move"
+        )
+        parts.append(rows.with_columns(row=pl.lit(label(policy)), row_value=pl.lit(words)))
     rows = pl.concat(parts)
     top = 10 ** len(str(int(rows["high"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
     title = "Token slots freed per token moved"
@@ -83,19 +90,20 @@ def moved_tokens(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) 
     Parameters
     ----------
     table
-        Rows of the metrics moved_tokens and moved_bytes.
+        Rows of the metrics moved_tokens (and its lower bound) and moved_bytes.
     scale
         Of the moved tokens; on a logarithmic one a pattern that moves none has no bar.
     width, theme
         As in `plot`.
     """
-    moves = table.filter(pl.col("metric") == "moved_tokens")
+    moves = table.filter(pl.col("metric").str.starts_with("moved_tokens"))
     sizes = dict(table.filter(pl.col("metric") == "moved_bytes").select("policy", "mean").rows())
-    words = pl.Series(
-        [f"{number(round(mean, 1))} tokens, {mebibytes(sizes[policy])}" for policy, mean in moves.select("policy", "mean").rows()]
-    )
+    words = [
+        f"{mean:,.1f} tokens, {mebibytes(sizes[policy])}"
+        for policy, mean in moves.select("policy", "mean").rows()
+    ]
     top = 10 ** len(str(int(moves["mean"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
-    rows = drawn(moves, "bar").with_columns(row_value=words)
+    rows = with_marks(moves.with_columns(remark=pl.Series(words)), "bar")
     if scale == "log":
         axis = Axis("Tokens moved", "log", domain=(1, top))
         rows = rows.with_columns(pl.col("start", "low", "mean", "high").clip(1.0))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, labelled_rows
+from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.plot import Axis
 from kvreclaim.report.charts.rows import drawn
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
@@ -22,11 +23,12 @@ def by_block_tables(table: pl.DataFrame, width: Width, theme: Theme) -> alt.Laye
     Parameters
     ----------
     table
-        Rows with columns name (the mask's), words (beside its name), policy (kind of block table), x, mean, std, n, kind.
+        Rows with columns name (the mask's), words (beside its name), policy (kind of block table), x, mean,
+        std, n and kind.
     width, theme
         As in `plot`.
     """
-    return _dots(table, "Physical reclaim (share of blocks, no copy)", width, theme)
+    return _dots(table, "Physical reclaim (share of blocks)", width, theme)
 
 
 def by_remedy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
@@ -39,4 +41,4 @@ def by_remedy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart
     width, theme
         As in `plot`.
     """
-    return _dots(table, "Blocks freed in the shared table (share of blocks)", width, theme)
+    return _dots(table, "Share of the shared table's blocks", width, theme)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, labelled_rows, lines
-from kvreclaim.report.charts.rows import drawn, label
+from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.lines import lines
+from kvreclaim.report.charts.plot import Axis
+from kvreclaim.report.charts.rows import drawn, label, line_of, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 from kvreclaim.report.wording import percent, with_spread
@@ -15,32 +17,25 @@ _RECLAIM = Axis("Physical reclaim (share of blocks)", domain=(0, 0.6))
 _POWERS_OF_TWO = (1, 2, 4, 8, 16, 32, 64)
 
 
-def _with_marks(table: pl.DataFrame, role: str) -> pl.DataFrame:
-    """Return simulated rows in the given role and closed forms as hollow diamonds."""
-    closed = pl.col("kind") == "closed form"
-    return pl.concat([drawn(table.filter(~closed), role), drawn(table.filter(closed), "mark")])
-
-
 def by_policy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each shape at one block size and budget."""
-    return labelled_rows(_with_marks(table, "bar"), _RECLAIM, width, theme, x_name="Physical reclaim", reference=0.5)
+    return labelled_rows(
+        with_marks(table, "bar"), _RECLAIM, width, theme, x_name="Physical reclaim", reference=0.5
+    )
 
 
 def over_block_size(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each shape over the block size."""
-    x = Axis("Block size B (tokens, each step doubles)", "log", domain=(4, 64), ticks=_POWERS_OF_TWO[2:])
+    x = Axis("Block size B (tokens, log scale)", "log", domain=(4, 64), ticks=_POWERS_OF_TWO[2:])
     return lines(
-        _with_marks(table, "line"), x, _RECLAIM, width, theme, x_name="Block size", y_name="Physical reclaim"
+        with_marks(table, "line"), x, _RECLAIM, width, theme, x_name="Block size", y_name="Physical reclaim"
     )
 
 
 def over_retained(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each shape, and the logical saving, over the share of tokens retained."""
     x = table["x"].unique().sort()
-    saving = pl.DataFrame(
-        {"policy": "logical-saving", "x": x, "mean": 1 - x, "std": 0.0, "n": 1, "kind": "closed form"}
-    )
-    rows = pl.concat([_with_marks(table, "line"), drawn(saving, "curve")])
+    rows = pl.concat([with_marks(table, "line"), line_of("logical-saving", x, 1 - x)])
     retained = Axis("Retained (share of tokens)", domain=(0, 1))
     reclaim = Axis("Physical reclaim (share of blocks)", domain=(0, 1))
     return lines(rows, retained, reclaim, width, theme, x_name="Retained", y_name="Physical reclaim")
@@ -48,9 +43,15 @@ def over_retained(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerC
 
 def over_cluster_length(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw SnapKV's physical reclaim over the length of its clusters of kept tokens."""
-    x = Axis("Cluster length (tokens, each step doubles)", "log", domain=(1, 64), ticks=_POWERS_OF_TWO)
+    x = Axis("Cluster length (tokens, log scale)", "log", domain=(1, 64), ticks=_POWERS_OF_TWO)
     return lines(
-        _with_marks(table, "line"), x, _RECLAIM, width, theme, x_name="Cluster length", y_name="Physical reclaim"
+        with_marks(table, "line"),
+        x,
+        _RECLAIM,
+        width,
+        theme,
+        x_name="Cluster length",
+        y_name="Physical reclaim",
     )
 
 
@@ -60,7 +61,8 @@ def with_compaction(table: pl.DataFrame, width: Width, theme: Theme) -> alt.Laye
     Parameters
     ----------
     table
-        Rows of the metrics physical_reclaim, compacted_reclaim and moved_fraction at one block size and budget.
+        Rows of the metrics physical_reclaim, compacted_reclaim and moved_fraction at one block size and
+        budget.
     width, theme
         As in `plot`.
     """

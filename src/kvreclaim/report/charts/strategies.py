@@ -5,8 +5,10 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, labelled_rows, lines
-from kvreclaim.report.charts.rows import drawn
+from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.lines import lines
+from kvreclaim.report.charts.plot import Axis
+from kvreclaim.report.charts.rows import drawn, line_of, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 from kvreclaim.report.wording import with_spread
@@ -15,26 +17,27 @@ from kvreclaim.report.wording import with_spread
 def by_policy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each strategy at one compression ratio."""
     x = Axis("Physical reclaim (share of blocks)", domain=(0, 0.6))
-    return labelled_rows(drawn(table, "bar"), x, width, theme, x_name="Physical reclaim", reference=0.5)
+    return labelled_rows(with_marks(table, "bar"), x, width, theme, x_name="Physical reclaim", reference=0.5)
 
 
 def fragmentation(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the share of dead slots in the blocks that each strategy still holds."""
-    x = Axis("Fragmentation (dead share of the slots in held blocks)", domain=(0, 0.6))
-    return labelled_rows(drawn(table, "bar"), x, width, theme, x_name="Fragmentation")
+    x = Axis("Fragmentation (dead share of held slots)", domain=(0, 0.6))
+    return labelled_rows(with_marks(table, "bar"), x, width, theme, x_name="Fragmentation")
 
 
 def over_ratio(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the physical reclaim of each strategy, and the logical saving, over the compression ratio."""
     x = table["x"].unique().sort()
-    diagonal = pl.DataFrame({"policy": "logical-saving", "x": x, "mean": x, "std": 0.0, "n": 1, "kind": "closed form"})
-    rows = pl.concat([drawn(table, "line"), drawn(diagonal, "curve")])
-    ratio = Axis("Compression ratio q (share of tokens evicted)", domain=(0, 1))
+    rows = pl.concat([with_marks(table, "line"), line_of("logical-saving", x, x)])
+    ratio = Axis("Compression ratio q (share evicted)", domain=(0, 1))
     reclaim = Axis("Physical reclaim (share of blocks)", domain=(0, 1))
     return lines(rows, ratio, reclaim, width, theme, x_name="Compression ratio", y_name="Physical reclaim")
 
 
-def tradeoff(reclaim: pl.DataFrame, loss: pl.DataFrame, frontier: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
+def tradeoff(
+    reclaim: pl.DataFrame, loss: pl.DataFrame, frontier: pl.DataFrame, width: Width, theme: Theme
+) -> alt.LayerChart:
     """Draw importance loss over physical reclaim at one compression ratio, with the least loss there can be.
 
     Parameters
@@ -49,10 +52,14 @@ def tradeoff(reclaim: pl.DataFrame, loss: pl.DataFrame, frontier: pl.DataFrame, 
     across = {row["policy"]: row for row in reclaim.iter_rows(named=True)}
     points = loss.with_columns(x=pl.Series([across[policy]["mean"] for policy in loss["policy"]]))
     spread = pl.Series([across[policy]["std"] for policy in loss["policy"]], dtype=pl.Float64)
-    texts = pl.Series([with_spread(across[policy]["mean"], across[policy]["std"]) for policy in loss["policy"]])
-    dots = drawn(points, "dot").with_columns(x_text=texts, left=pl.col("x") - spread, right=pl.col("x") + spread)
+    texts = pl.Series(
+        [with_spread(across[policy]["mean"], across[policy]["std"]) for policy in loss["policy"]]
+    )
+    dots = drawn(points, "dot").with_columns(
+        x_text=texts, left=pl.col("x") - spread, right=pl.col("x") + spread
+    )
     curve = drawn(frontier, "curve").with_columns(left=pl.col("x"), right=pl.col("x"))
     rows = pl.concat([curve, dots])
     x = Axis("Physical reclaim (share of blocks)", domain=(-0.02, 0.55), ticks=(0, 0.1, 0.2, 0.3, 0.4, 0.5))
-    y = Axis("Importance lost (share of the total)", domain=(0, 0.7))
+    y = Axis("Importance lost (share of the total)", domain=(0, 0.6))
     return lines(rows, x, y, width, theme, x_name="Physical reclaim", y_name="Importance lost")

@@ -8,7 +8,7 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Figure, KeyNumber, Section
 from kvreclaim.report.sections.parts import faults, plain
 from kvreclaim.report.summary import Summary, at
-from kvreclaim.report.wording import evidence_of
+from kvreclaim.report.wording import evidence_of, number
 
 _SERIES = ("random", "lowest-importance", "reclaimability-aware", "block-wise", "random+compaction", "naive")
 
@@ -18,19 +18,25 @@ def build(folder: Folder) -> Section:
     summary = Summary.of(folder)
     rows = only(summary.rows("admission", "admitted"), _SERIES)
     half = at(rows, 0.5)
-    admitted = {policy: summary.quantity("admission", policy, "admitted", 0.5) for policy in _SERIES}
-    aware = admitted["reclaimability-aware"]
+    admitted = {
+        policy: summary.quantity(
+            "admission", policy, "admitted", 0.5, "closed form" if policy == "naive" else "simulated"
+        )
+        for policy in _SERIES
+    }
+    aware, lowest = admitted["reclaimability-aware"], admitted["lowest-importance"]
     return Section(
         id="admission",
         title="Who gets in",
         prose=(
-            "A full pool of 512 blocks loses half of its tokens; each new request needs eight free blocks, all or none. "
-            f"Counting tokens, {admitted['naive'].text} requests should fit.",
-            f"Random and lowest-importance eviction admit {admitted['random'].text} and {admitted['lowest-importance'].text}, "
-            f"reclaimability-aware {aware.text}, block-wise {admitted['block-wise'].text}. Random eviction followed by "
-            f"compaction admits {admitted['random+compaction'].text}, after the copies of the section above.",
-            "Requests here have one size, arrive at once and never finish. What admission does to throughput and latency "
-            "under traffic is another simulation.",
+            "A full pool of 512 blocks loses half of its tokens; each new request needs eight free "
+            f"blocks, all or none. Counting tokens, {admitted['naive'].text} requests should fit.",
+            f"Random and lowest-importance eviction admit {admitted['random'].text} and {lowest.text}, "
+            f"reclaimability-aware {aware.text}, block-wise {admitted['block-wise'].text}. Random eviction "
+            f"followed by compaction admits {admitted['random+compaction'].text}, after the copies of the "
+            "section above.",
+            "Requests here have one size, arrive at once and never finish. What admission does to "
+            "throughput and latency under traffic is another simulation.",
         ),
         items=(
             Figure(
@@ -44,7 +50,10 @@ def build(folder: Folder) -> Section:
             Figure(
                 id="admission-ratio",
                 title="Requests admitted as more tokens go",
-                caption="Block-wise and random with compaction lie on each other; hide one by its legend entry to see both.",
+                caption=(
+                    "Block-wise and random with compaction lie on each other; "
+                    "hide one by its legend entry to see both."
+                ),
                 drawings=plain(charts.over_ratio, rows),
                 series=_SERIES,
                 evidence=evidence_of(rows),
@@ -53,9 +62,9 @@ def build(folder: Folder) -> Section:
         ),
         key_numbers=(
             KeyNumber(
-                f"{admitted['lowest-importance'].text} of {admitted['naive'].text}",
-                "requests admitted after lowest-importance eviction, of those that the tokens promise",
-                admitted["lowest-importance"].evidence,
+                f"{number(lowest.mean)} of {admitted['naive'].text}",
+                "requests that the tokens promise get in after lowest-importance eviction",
+                f"{lowest.evidence}, ± {number(lowest.std)}",
             ),
         ),
         sources=("study",),

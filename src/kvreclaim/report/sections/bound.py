@@ -15,14 +15,18 @@ from kvreclaim.report.summary import Summary
 from kvreclaim.report.wording import evidence_of, number, percent
 
 _LAW = Control(
-    "law", "Law", (("independent", "Each token by itself, qᴮ"), ("exact", "Exactly qN tokens, hypergeometric"))
+    "law",
+    "Law",
+    (("independent", "Each token by itself, qᴮ"), ("exact", "Exactly qN tokens, hypergeometric")),
 )
 
 
 def _by_block_size(summary: Summary, law: str, metric: str) -> pl.DataFrame:
     """Return one law's curves, with the block size (such as ``B=16``) as the policy."""
     curves = [
-        summary.rows(f"bound/{setting}", metric).filter(pl.col("policy") == law).with_columns(policy=pl.lit(setting))
+        summary.rows(f"bound/{setting}", metric)
+        .filter(pl.col("policy") == law)
+        .with_columns(policy=pl.lit(setting))
         for setting in summary.settings("bound")
     ]
     return pl.concat(curves).sort("x", maintain_order=True)
@@ -41,30 +45,32 @@ def build(folder: Folder) -> Section:
     """Return the section of the scatter law."""
     summary = Summary.of(folder)
     sizes = summary.settings("bound")
-    half = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.5)
-    exact = summary.quantity("bound/B=16", "exact", "physical_reclaim", 0.5)
-    three_quarters = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.75)
+    half = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.5, "closed form")
+    exact = summary.quantity("bound/B=16", "exact", "physical_reclaim", 0.5, "closed form")
+    three_quarters = summary.quantity("bound/B=16", "independent", "physical_reclaim", 0.75, "closed form")
     seen = evidence_of(_by_block_size(summary, "independent", "physical_reclaim"))
     return Section(
         id="bound",
         title="What scattered eviction frees",
         prose=(
-            "Drop each token by itself with probability q, and a block of B slots comes free only when all B are "
-            "dropped: with probability qᴮ. The logical saving is q; the difference is memory that is paid for and unused.",
-            f"At B = 16, evicting half of the tokens frees {percent(half.mean)} of the blocks, and evicting three quarters "
-            f"frees {percent(three_quarters.mean)} (closed forms). Evicting exactly half of 8,192 tokens, as the "
-            f"simulations do, frees {number(exact.mean)} in expectation instead of {number(half.mean)}: the hypergeometric "
-            "law, which falls further behind qᴮ as sequences get shorter.",
-            "The law describes a scatter without structure. It says nothing about any method that keeps a window, a "
-            "cluster or whole blocks, and it is an average: other masks free less.",
+            "Drop each token by itself with probability q, and a block of B slots comes free only when "
+            "all B are dropped: with probability qᴮ. The logical saving is q; the difference is memory "
+            "that is paid for and unused.",
+            f"At B = 16, evicting half of the tokens frees {percent(half.mean)} of the blocks, and "
+            f"evicting three quarters frees {percent(three_quarters.mean)} (closed forms). Evicting "
+            f"exactly half of 8,192 tokens, as the simulations do, frees {number(exact.mean)} in "
+            f"expectation instead of {number(half.mean)}: the hypergeometric law, which falls further "
+            "behind qᴮ as sequences get shorter.",
+            "The law describes a scatter without structure. It says nothing about any method that keeps a "
+            "window, a cluster or whole blocks, and it is an average: other masks free less.",
         ),
         items=(
             Figure(
                 id="bound-reclaim",
                 title="Physical reclaim falls away from the logical saving",
                 caption=(
-                    "The dashed diagonal is the logical saving. The larger the block, the later its curve leaves zero; "
-                    "the logarithmic scale shows how small the early values are."
+                    "The dashed line is the logical saving. The larger the block, the later its curve "
+                    "leaves zero; the logarithmic scale shows how small the early values are."
                 ),
                 drawings=_drawings(summary, "physical_reclaim", charts.physical_reclaim),
                 controls=(LINEAR_FIRST, _LAW),
@@ -75,8 +81,8 @@ def build(folder: Folder) -> Section:
                 id="bound-efficiency",
                 title="Efficiency: blocks freed per token dropped",
                 caption=(
-                    "Physical reclaim divided by the logical saving, qᴮ⁻¹. One token dropped earns its full share of "
-                    "memory only where nearly everything is dropped."
+                    "Physical reclaim divided by the logical saving, qᴮ⁻¹. One token dropped earns its "
+                    "full share of memory only where nearly everything is dropped."
                 ),
                 drawings=_drawings(summary, "reclaim_efficiency", charts.efficiency),
                 controls=(LINEAR_FIRST, _LAW),
@@ -86,7 +92,11 @@ def build(folder: Folder) -> Section:
             *faults(folder, "bound"),
         ),
         key_numbers=(
-            KeyNumber(percent(half.mean), "of the blocks come free when half of the tokens go at random (B = 16)", half.evidence),
+            KeyNumber(
+                percent(half.mean),
+                "of the blocks come free when half of the tokens go at random (B = 16)",
+                half.evidence,
+            ),
         ),
         sources=("study", "paged-attention"),
     )

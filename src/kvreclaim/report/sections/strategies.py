@@ -24,10 +24,14 @@ def _distributions(summary: Summary) -> Control:
 
 
 def _rows(summary: Summary, distribution: str, metric: str) -> pl.DataFrame:
-    return only(summary.rows(f"strategies/{distribution}", metric), POLICIES)
+    experiment = f"strategies/{distribution}"
+    rows = only(summary.rows(experiment, metric), POLICIES)
+    return summary.with_rare_counts(experiment, rows) if metric == "physical_reclaim" else rows
 
 
-def _drawings(summary: Summary, control: Control, chart: Chart, metric: str, x: float | None) -> dict[tuple[str, ...], Drawing]:
+def _drawings(
+    summary: Summary, control: Control, chart: Chart, metric: str, x: float | None
+) -> dict[tuple[str, ...], Drawing]:
     tables = {name: _rows(summary, name, metric) for name in control.values}
     return {(name,): partial(chart, table if x is None else at(table, x)) for name, table in tables.items()}
 
@@ -36,8 +40,8 @@ def _tradeoffs(summary: Summary, control: Control) -> dict[tuple[str, ...], Draw
     return {
         (name,): partial(
             charts.tradeoff,
-            at(_rows(summary, name, "physical_reclaim"), 0.5),
-            at(_rows(summary, name, "importance_loss"), 0.5),
+            at(_rows(summary, name, "physical_reclaim"), 0.5).filter(kind="simulated"),
+            at(_rows(summary, name, "importance_loss"), 0.5).filter(kind="simulated"),
             summary.rows(f"frontier/{name}", "importance_loss"),
         )
         for name in control.values
@@ -52,7 +56,8 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             title="Half of the tokens dropped, B = 16: what comes free",
             caption=(
                 "The distribution of importance does not touch random or block-wise reclaim, nor that of "
-                "lowest-importance eviction: with independent scores its victims lie as scattered as random ones."
+                "lowest-importance eviction: with independent scores its victims lie as scattered as "
+                "random ones. Hollow diamonds are closed forms."
             ),
             drawings=_drawings(summary, control, charts.by_policy, "physical_reclaim", 0.5),
             controls=(control,),
@@ -63,8 +68,9 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             id="strategies-tradeoff",
             title="Importance lost against blocks freed",
             caption=(
-                "The dashed curve is the least importance that can be lost for a given reclaim. A point on it is one choice "
-                "among many, not an optimum: the policy's share β slides along the curve."
+                "The dashed curve is the least importance that can be lost for a given reclaim. A point "
+                "on it is one choice among many, not an optimum: the policy's share β slides along the "
+                "curve."
             ),
             drawings=_tradeoffs(summary, control),
             controls=(control,),
@@ -83,7 +89,10 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
         Figure(
             id="strategies-ratio",
             title="Reclaim as more tokens go",
-            caption="The dashed diagonal is the logical saving. Scattered strategies stay flat until nearly everything is dropped.",
+            caption=(
+                "The dashed diagonal is the logical saving. "
+                "Scattered strategies stay flat until nearly everything is dropped."
+            ),
             drawings=_drawings(summary, control, charts.over_ratio, "physical_reclaim", None),
             controls=(control,),
             series=(*POLICIES, "logical-saving"),
@@ -104,15 +113,18 @@ def build(folder: Folder) -> Section:
         id="strategies",
         title="Four strategies, one budget",
         prose=(
-            "Importance is drawn independently for each token; every strategy evicts the same number. Random takes any, "
-            "lowest-importance the least important tokens, block-wise whole blocks of the least total importance, and "
-            "reclaimability-aware half of its budget token by token and the other half where the least importance is left in a block.",
-            f"With {control.options[0][1].lower()} importance and half of the tokens gone, lowest-importance loses "
-            f"{loss['lowest-importance'].text} of the total importance and frees {free['lowest-importance'].text} of the blocks; "
-            f"block-wise loses {loss['block-wise'].text} and frees {free['block-wise'].text}; reclaimability-aware loses "
-            f"{loss[aware].text} and frees {free[aware].text}.",
-            "Importance is a stand-in for quality: the sum of scores that a model never produced. Independent scores are "
-            "also the hardest case for token-level eviction, as the next section shows.",
+            "Importance is drawn independently for each token; every strategy evicts the same number. "
+            "Random takes any, lowest-importance the least important tokens, block-wise whole blocks of "
+            "the least total importance, and reclaimability-aware half of its budget token by token and "
+            "the other half where the least importance is left in a block.",
+            f"With {control.options[0][1].lower()} importance and half of the tokens gone, "
+            f"lowest-importance loses {loss['lowest-importance'].text} of the total importance and frees "
+            f"{free['lowest-importance'].text} of the blocks; block-wise loses {loss['block-wise'].text} "
+            f"and frees {free['block-wise'].text}; reclaimability-aware loses {loss[aware].text} and frees "
+            f"{free[aware].text}.",
+            "Importance is a stand-in for quality: the sum of scores that a model never produced. "
+            "Independent scores are also the hardest case for token-level eviction, as the next section "
+            "shows.",
         ),
         items=(*_figures(summary, control), *faults(folder, "strategies")),
         sources=("study",),

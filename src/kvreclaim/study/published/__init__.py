@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kvreclaim.study.published.bound_and_shapes import BOUND, SHAPE_FIGURES
+from kvreclaim.study.published.bound_and_shapes import BOUND_FIGURES, SHAPE_FIGURES
 from kvreclaim.study.published.claims import COMPATIBLE, EXACT, NOT_REPRODUCED, WITHIN
 from kvreclaim.study.published.compaction_and_admission import ADMISSION_FIGURES, COMPACTION_FIGURES
 from kvreclaim.study.published.figure import Figure, Judged, judge
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 FIGURES: tuple[Figure, ...] = (
-    *BOUND,
+    *BOUND_FIGURES,
     *SHAPE_FIGURES,
     *STRATEGY_FIGURES,
     *CORRELATION_FIGURES,

@@ -30,7 +30,7 @@ def _shape_law(policy: str, metric: str = "physical_reclaim", block_size: int = 
     return closed_form("shapes", policy, block_size, metric)
 
 
-BOUND = (
+BOUND_FIGURES = (
     Figure(
         "bound-q50",
         "q^B at q = .5, B = 16; the oracle is the law of exactly half of 8,192 tokens",

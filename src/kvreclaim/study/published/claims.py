@@ -90,14 +90,25 @@ class HeavyTailed:
 
     def judge(self, reproduced: Estimate, oracle: Estimate | None) -> Verdict:
         """Judge the printed value by the law, and the reproduction as well."""
-        if oracle is None:
-            raise ValueError(f"{self.printed}: a heavy-tailed figure needs its law")
-        tolerance = STANDARD_ERRORS * oracle.spread / math.sqrt(PUBLISHED_SEEDS)
-        own_tolerance = STANDARD_ERRORS * oracle.spread / math.sqrt(reproduced.n)
-        off = abs(number(self.printed) - oracle.value)
-        if abs(reproduced.value - oracle.value) > own_tolerance or off > tolerance:
+        law = _required(oracle, self.printed)
+        tolerance = STANDARD_ERRORS * law.spread / math.sqrt(PUBLISHED_SEEDS)
+        off = abs(number(self.printed) - law.value)
+        if off > tolerance or not _obeys(reproduced, law):
             return Verdict(NOT_REPRODUCED, tolerance)
         return Verdict(WITHIN if off <= half_digit(self.printed) else COMPATIBLE, tolerance)
+
+
+@dataclass(frozen=True)
+class HeavyTailedAbove:
+    """Words such as "thousands" on a mean of heavy-tailed values: the law lies above ``limit``."""
+
+    printed: str
+    limit: float
+
+    def judge(self, reproduced: Estimate, oracle: Estimate | None) -> Verdict:
+        """Compare the law with the limit, and the reproduction with the law."""
+        law = _required(oracle, self.printed)
+        return _verdict(law.value > self.limit and _obeys(reproduced, law), WITHIN, None)
 
 
 @dataclass(frozen=True)
@@ -150,6 +161,17 @@ def half_digit(printed: str) -> float:
 def unit_of(printed: str) -> float:
     """Return the factor from a fraction to the printed unit: 100 for per cent."""
     return 100.0 if printed.endswith("%") else 1.0
+
+
+def _required(oracle: Estimate | None, printed: str) -> Estimate:
+    if oracle is None:
+        raise ValueError(f"{printed}: a heavy-tailed figure needs its law")
+    return oracle
+
+
+def _obeys(reproduced: Estimate, law: Estimate) -> bool:
+    """Tell whether a mean of runs lies within three standard errors of its law."""
+    return abs(reproduced.value - law.value) <= STANDARD_ERRORS * law.spread / math.sqrt(reproduced.n)
 
 
 def _digits(printed: str) -> str:

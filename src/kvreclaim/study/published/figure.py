@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvreclaim.study.published.claims import Claim, Estimate, unit_of
+from kvreclaim.study.published.claims import NOT_REPRODUCED, Claim, Estimate, Verdict, unit_of
 from kvreclaim.study.published.sources import Source, Table
 
 
@@ -37,8 +37,8 @@ class Figure:
 class Judged:
     """A printed figure beside its reproduction: a row of ``published.csv``, in the unit printed.
 
-    ``std`` is None where the value is no mean over runs, ``oracle`` where there is no closed form,
-    ``tolerance`` where an inequality has none.
+    ``reproduced`` is NaN where it was defined in no run, ``std`` None where the value is no mean over runs,
+    ``oracle`` where there is no closed form, ``tolerance`` where an inequality has none.
     """
 
     id: str
@@ -57,7 +57,8 @@ def judge(figure: Figure, table: Table) -> Judged:
     unit = unit_of(figure.claim.printed)
     reproduced = _scaled(figure.source(table), unit)
     oracle = None if figure.oracle is None else _scaled(figure.oracle(table), unit)
-    verdict = figure.claim.judge(reproduced, oracle)
+    # So few runs that the quantity was defined in none of them reproduce nothing.
+    verdict = figure.claim.judge(reproduced, oracle) if reproduced.n else Verdict(NOT_REPRODUCED, None)
     return Judged(
         id=figure.id,
         quantity=figure.quantity,

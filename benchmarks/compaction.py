@@ -1,0 +1,52 @@
+"""Choosing what to compact, and the moves as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+
+from benchmarks.table import Row
+from benchmarks.timing import estimate, in_turn
+from kvreclaim import BlockLayout, plan_compaction
+from kvreclaim.compaction import cheapest_sources
+
+BLOCK_SIZE = 16
+MILLION = 1_000_000
+MILLIONS = (1, 2, 5, 10)
+
+
+def run(quick: bool) -> Iterator[Row]:
+    """Yield the rows; ``quick`` takes a tenth of the blocks."""
+    million = MILLION // 10 if quick else MILLION
+    blocks = [millions * million for millions in MILLIONS]
+    yield from _choose(blocks, "no budget", lambda _: None)
+    # Full compaction moves about 3.2 of the 8 live tokens a block here: a quarter of that.
+    yield from _choose(blocks, "a budget of .8 tokens a block", lambda count: count * 4 // 5)
+    yield _plan(2**18 if quick else 2**22)
+
+
+def _choose(blocks: list[int], budget_name: str, budget_of: Callable[[int], int | None]) -> Iterator[Row]:
+    live = np.random.default_rng(0).binomial(BLOCK_SIZE, 0.5, (1, blocks[-1])).astype(np.uint8)
+    choices = [
+        partial(cheapest_sources, np.ascontiguousarray(live[:, :count]), BLOCK_SIZE, budget_of(count))
+        for count in blocks
+    ]
+    seconds = in_turn(choices)
+    per_block = seconds / np.array(blocks)[:, None]
+    name = f"choosing what to compact, {budget_name}"
+    for count, own, each in zip(blocks, seconds, per_block, strict=True):
+        below = 1.0 if count == blocks[-1] else None
+        yield Row(name, f"time for {count:,} blocks", "s", estimate(own), below=below)
+        if count != blocks[0]:
+            what = f"time a block at {count:,}, of that at {blocks[0]:,}"
+            yield Row(name, what, "x", estimate(each / per_block[0]), below=2 if below else None)
+
+
+def _plan(tokens: int) -> Row:
+    mask = np.random.default_rng(0).random(tokens) < 0.5
+    (own,) = in_turn([lambda: plan_compaction(mask, BlockLayout(BLOCK_SIZE))])
+    moves = plan_compaction(mask, BlockLayout(BLOCK_SIZE)).moved_tokens
+    name = f"plan_compaction, {tokens // BLOCK_SIZE:,} blocks"
+    return Row(name, f"time for {moves:,} moves, as arrays", "s", estimate(own))

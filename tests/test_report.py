@@ -1,0 +1,299 @@
+"""The report: sections from tiny tables, charts that draw what the tables say, colours that all can tell."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import report_tables
+
+from kvreclaim.report.folder import Folder
+from kvreclaim.report.registry import sections
+from kvreclaim.report.section import Control, Figure, Section, Table
+from kvreclaim.report.theme import DARK, LIGHT, SERIES, Theme
+from kvreclaim.report.wording import evidence, mebibytes, number, percent, with_spread
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report_tables.write_study(tmp_path_factory.mktemp("study"))
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return report_tables.write_audit(tmp_path_factory.mktemp("audit"))
+
+
+@pytest.fixture(scope="module")
+def built(study: Path, audit: Path) -> dict[str, Section]:
+    return {section.id: section for section in sections([Folder(audit), Folder(study)])}
+
+
+def figure(built: dict[str, Section], name: str) -> Figure:
+    return next(found for section in built.values() for found in section.figures if found.id == name)
+
+
+def rows_of(drawn: Figure, values: tuple[str, ...] | None = None) -> list[dict[str, Any]]:
+    """Return the rows that a figure's chart draws."""
+    chart = (drawn.default if values is None else drawn.drawings[values])(400, LIGHT).to_dict()
+    return list(chart["datasets"][chart["data"]["name"]])
+
+
+# Sections
+
+
+def test_sections_follow_the_order_of_the_post_whatever_the_order_of_the_folders(
+    built: dict[str, Section],
+) -> None:
+    order = [
+        "blocks",
+        "bound",
+        "shapes",
+        "strategies",
+        "correlation",
+        "compaction",
+        "admission",
+        "masks",
+        "published",
+    ]
+    assert list(built) == order
+
+
+def test_prose_and_key_numbers_come_from_the_tables(built: dict[str, Section]) -> None:
+    assert "0.4700 ± 0.0200 of the blocks" in built["shapes"].prose[1]
+    keys = [key for section in built.values() for key in section.key_numbers]
+    assert ("0.0015 %", "closed form") in [(key.value, key.evidence) for key in keys]
+    assert ("0.4700 ± 0.0200", "simulated, n = 30") in [(key.value, key.evidence) for key in keys]
+
+
+def test_no_number_is_missing_from_the_words(built: dict[str, Section]) -> None:
+    for section in built.values():
+        words = " ".join([*section.prose, *(found.caption for found in section.figures)])
+        assert not re.search(r"\b(nan|None|undefined)\b", words)
+
+
+def test_faults_stand_in_the_section_that_they_touch(built: dict[str, Section]) -> None:
+    notes = {
+        name: [item for item in section.items if hasattr(item, "texts")] for name, section in built.items()
+    }
+    assert [note.texts for note in notes["shapes"]] == [(report_tables.FAULT,)]
+    assert notes["bound"] == []
+
+
+def test_published_statuses_have_a_mark_and_a_word(built: dict[str, Section]) -> None:
+    (table,) = built["published"].items
+    assert isinstance(table, Table)
+    assert [row[-1] for row in table.rows] == ["✓ exact", "✓ within", "≈ compatible", "✗ not reproduced"]
+    assert table.tones == ("good", "good", "fair", "bad")
+    assert "1 exact" in built["published"].prose[0]
+
+
+def test_masks_are_ranked_by_the_shared_table(built: dict[str, Section]) -> None:
+    ledger = next(item for item in built["masks"].items if isinstance(item, Table))
+    assert [row[0] for row in ledger.rows] == ["streaming-llm", "snapkv", report_tables.HOSTILE]
+    assert ledger.rows[0][2] == "0.105 ± 0.005"  # .10 and .11 in the two files
+
+
+def test_an_audit_of_some_tables_and_sizes_still_has_its_section(tmp_path: Path) -> None:
+    folder = report_tables.write_audit(tmp_path)
+    table = pl.read_csv(folder / "audit.csv").filter(pl.col("block_tables") == "per_layer")
+    larger = table.with_columns(block_size=pl.lit(32, dtype=pl.Int64))
+    pl.concat([table, larger]).write_csv(folder / "audit.csv")
+    (section,) = sections([Folder(folder)])
+    assert [found.id for found in section.figures] == ["masks-tables"]
+    assert section.figures[0].controls[0].values == ("16", "32")
+    assert section.key_numbers == ()
+
+
+def test_a_figure_needs_a_drawing_for_every_combination_of_its_controls() -> None:
+    control = Control("scale", "Scale", (("linear", "Linear"), ("log", "Logarithmic")))
+    with pytest.raises(ValueError, match="figure f"):
+        Figure("f", "", "", {("linear",): partial(pytest.fail)}, controls=(control,))
+
+
+# Charts
+
+
+def test_bars_are_the_means_and_diamonds_the_closed_forms(built: dict[str, Section]) -> None:
+    rows = rows_of(figure(built, "shapes-reclaim"))
+    bars = {row["series"]: row for row in rows if row["role"] == "bar"}
+    assert bars["streaming-llm"]["mean"] == pytest.approx(0.47)
+    assert (bars["streaming-llm"]["low"], bars["streaming-llm"]["high"]) == pytest.approx((0.45, 0.49))
+    assert bars["streaming-llm"]["value"] == "0.4700 ± 0.0200"
+    diamonds = {row["series"]: row["mean"] for row in rows if row["role"] == "mark"}
+    assert set(diamonds) == {"streaming-llm", "h2o", "random"}
+    assert diamonds["streaming-llm"] == pytest.approx(0.4747)
+
+
+def test_few_free_blocks_are_a_count_with_its_interval(study: Path, tmp_path: Path) -> None:
+    copy = report_tables.write_study(tmp_path)
+    rare = [
+        report_tables.row("shapes", "h2o", 16.0, f"free_blocks_{part}", value, 0.0, x_name="block_size")
+        for part, value in (("total", 2.0), ("low", 0.24), ("high", 7.22))
+    ]
+    table = pl.read_csv(copy / "results_summary.csv", infer_schema_length=None)
+    table = table.filter(~((pl.col("policy") == "h2o") & (pl.col("metric") == "free_blocks_total")))
+    pl.concat([table, pl.DataFrame(rare)]).write_csv(copy / "results_summary.csv")
+    built = {section.id: section for section in sections([Folder(copy)])}
+    rows = rows_of(figure(built, "shapes-reclaim"))
+    words = {row["series"]: row["row_value"] for row in rows if row["role"] == "bar"}
+    assert words["h2o"] == "2 blocks (95 %: 0.24–7.2)"
+    assert words["streaming-llm"] == "0.4700 ± 0.0200"
+    assert "2 blocks (95 %: 0.24–7.2) in all runs" in built["shapes"].prose[1]
+
+
+def test_the_switch_changes_every_figure_of_the_strategies(built: dict[str, Section]) -> None:
+    for found in built["strategies"].figures:
+        assert found.controls[0].id == "distribution"
+    tradeoff = figure(built, "strategies-tradeoff")
+    losses = {
+        name: next(row["mean"] for row in rows_of(tradeoff, (name,)) if row["series"] == "block-wise")
+        for name in ("lognormal", "uniform")
+    }
+    assert losses == pytest.approx({"lognormal": 0.38, "uniform": 0.41})
+
+
+def test_the_tradeoff_draws_the_frontier_and_deviations_of_both_numbers(built: dict[str, Section]) -> None:
+    rows = rows_of(figure(built, "strategies-tradeoff"))
+    assert sum(row["series"] == "minimum-loss" for row in rows) == 17
+    block_wise = next(row for row in rows if row["series"] == "block-wise")
+    assert block_wise["right"] - block_wise["left"] == pytest.approx(0.02)
+    assert block_wise["high"] - block_wise["low"] == pytest.approx(0.02)
+
+
+def test_stacked_bars_join_and_end_at_the_sum(built: dict[str, Section]) -> None:
+    hole = [row for row in rows_of(figure(built, "compaction-sources")) if row["row"] == "One clustered hole"]
+    assert [(row["start"], row["mean"]) for row in hole] == [(0.0, 255.1), (255.1, 256.0)]
+    assert hole[1]["value"] == "0.9000 ± 0.2000"
+
+
+def test_a_pattern_without_copies_says_so_instead_of_a_ratio(built: dict[str, Section]) -> None:
+    rows = rows_of(figure(built, "compaction-slots-per-move"))
+    block_wise = [row for row in rows if row["row"] == "Block-wise"]
+    assert [(row["role"], row["mean"], row["row_value"]) for row in block_wise] == [
+        ("none", None, "no copy needed: no ratio")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("bound-reclaim", "linear"), ("compaction-slots-per-move", "log")]
+)
+def test_scales_are_those_that_the_control_names(built: dict[str, Section], name: str, first: str) -> None:
+    found = figure(built, name)
+    assert found.controls[0].values[0] == first
+    for values, drawing in found.drawings.items():
+        text = json.dumps(drawing(400, LIGHT).to_dict())
+        assert ('"type": "log"' in text) == (values[0] == "log")
+
+
+# Colours
+
+
+def _linear(colour: str) -> np.ndarray:
+    channels = np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def _luminance(colour: str) -> float:
+    return float(_linear(colour) @ np.array([0.2126, 0.7152, 0.0722]))
+
+
+# Machado, Oliveira and Fernandes (2009), full deficiency, on linear RGB.
+_DEFICIENCIES = {
+    "none": np.eye(3),
+    "protan": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "deutan": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.01182, 0.04294, 0.968881],
+    ],
+    "tritan": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.3039],
+    ],
+}
+
+
+def _oklab(linear: np.ndarray) -> np.ndarray:
+    """Ottosson's OKLab of linear RGB."""
+    cones = np.array(
+        [
+            [0.4122214708, 0.5363325363, 0.0514459929],
+            [0.2119034982, 0.6806995451, 0.1073969566],
+            [0.0883024619, 0.2817188376, 0.6299787005],
+        ]
+    )
+    opponents = np.array(
+        [
+            [0.2104542553, 0.7936177850, -0.0040720468],
+            [1.9779984951, -2.4285922050, 0.4505937099],
+            [0.0259040371, 0.7827717662, -0.8086757660],
+        ]
+    )
+    return np.asarray(opponents @ np.cbrt(cones @ np.clip(linear, 0, 1)))
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
+def test_series_stand_out_from_the_background(theme: Theme) -> None:
+    ground = _luminance(theme.ink["surface"])
+    for key in SERIES:
+        low, high = sorted((_luminance(theme.ink[key]), ground))
+        assert (high + 0.05) / (low + 0.05) >= 3, key
+
+
+@pytest.mark.parametrize("theme", [LIGHT, DARK], ids=lambda theme: theme.name)
+def test_series_of_one_chart_stay_apart_for_colour_blind_readers(
+    built: dict[str, Section], theme: Theme
+) -> None:
+    for section in built.values():
+        for found in section.figures:
+            for one, other in combinations(found.series, 2):
+                if bool(SERIES[one].dash) != bool(SERIES[other].dash):
+                    continue  # a dashed line is told from a solid one without its colour
+                for matrix in _DEFICIENCIES.values():
+                    seen = [_oklab(np.asarray(matrix) @ _linear(theme.ink[key])) for key in (one, other)]
+                    assert np.linalg.norm(seen[0] - seen[1]) >= 0.08, (found.id, one, other)
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (0.0, "0"),
+        (32.0, "32"),
+        (1646.21, "1,646.2"),
+        (22.65, "22.65"),
+        (0.47, "0.4700"),
+        (-0.0016, "−0.0016"),
+        (1.526e-5, "1.53 × 10⁻⁵"),
+        (float("nan"), "undefined"),
+        (None, "undefined"),
+    ],
+)
+def test_numbers_in_words(value: float | None, words: str) -> None:
+    assert number(value) == words
+
+
+def test_spreads_percentages_and_evidence_in_words() -> None:
+    assert with_spread(22.7, 0.458) == "22.70 ± 0.46"
+    assert with_spread(32.0, 0.0) == "32 ± 0"
+    assert with_spread(0.0007, 0.0036) == "0.0007 ± 0.0036"
+    assert with_spread(0.5, None) == "0.5000"
+    assert (percent(1.526e-5), percent(0.47), percent(0.0)) == ("0.0015 %", "47 %", "0 %")
+    assert mebibytes(1649 * 131072) == "206.1 MiB"
+    assert evidence("simulated", 30) == "simulated, n = 30"
+    assert evidence("closed form, lower bound", 1) == "closed form, lower bound"
