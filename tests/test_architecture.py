@@ -12,7 +12,18 @@ import kvreclaim
 
 SOURCE = Path(kvreclaim.__file__).parent
 CORE = [
-    *("errors", "version", "validate", "statistics", "results", "maskfile", "keep", "layout", "occupancy", "histogram"),
+    *(
+        "errors",
+        "version",
+        "validate",
+        "statistics",
+        "results",
+        "maskfile",
+        "keep",
+        "layout",
+        "occupancy",
+        "histogram",
+    ),
     *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool", "bounds"),
 ]
 ROOMS = {
