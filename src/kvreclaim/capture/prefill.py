@@ -97,11 +97,11 @@ def capture(
         kind[name] = press
     # Gradients are off, but no inference mode: its tensors carry no version, which tells of writes in place.
     with torch.inference_mode(False), torch.no_grad(), quiet_kvpress():
-        parts = []
+        # Eager attention takes the most memory: it goes first, while no other cache is held.
+        parts = [_shared_prefill(model, weighed, input_ids, seed, "eager")] if weighed else []
         if together or not weighed:
             parts.append(_shared_prefill(model, together, input_ids, seed, "sdpa"))
-        if weighed:
-            parts.append(_shared_prefill(model, weighed, input_ids, seed, "eager"))
+        cache = parts[-1].cache
         parts += [_own_prefill(model, name, press, input_ids, seed) for name, press in alone.items()]
     masks = {name: mask for part in parts for name, mask in part.masks.items()}
     seconds = {name: took for part in parts for name, took in part.seconds.items()}
@@ -109,7 +109,7 @@ def capture(
         masks={name: masks[name] for name in presses},
         seconds={name: seconds[name] for name in presses},
         prefill_seconds=sum(part.prefill_seconds for part in parts),
-        cache=parts[0].cache,
+        cache=cache,
     )
 
 

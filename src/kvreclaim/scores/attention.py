@@ -29,8 +29,8 @@ def attention_weights(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
     """
     kv_heads, tokens, _ = keys.shape
     heads, last, width = queries.shape
-    logits = queries.reshape(kv_heads, -1, width) @ keys.transpose(1, 2)
-    logits = logits.view(kv_heads, heads // kv_heads, last, tokens).float() * scaling
+    logits = (queries * scaling).reshape(kv_heads, -1, width) @ keys.transpose(1, 2)
+    logits = logits.float().view(kv_heads, heads // kv_heads, last, tokens)
     future = torch.ones(last, last, dtype=torch.bool, device=keys.device).triu(1)
     logits[..., tokens - last :].masked_fill_(future, -torch.inf)
     return logits.softmax(-1)
