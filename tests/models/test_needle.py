@@ -161,6 +161,26 @@ def test_a_count_is_over_what_the_full_cache_solves():
     assert (cell.retained, cell.needle_retained) == (0.5, 0.5)
 
 
+@pytest.mark.parametrize("full_solves", [True, False])
+def test_policies_are_tried_only_where_the_full_cache_solves(monkeypatch, full_solves):
+    trial = HAYSTACKS["plain"].trial(SINGLE, 2000, False, 7)
+    keep = np.zeros((2, 1, 2000), bool)
+    keep[0] = True
+    mask = KeepMask(keep, metadata=MaskMetadata(ratio=0.5))
+
+    def generate(model, cache, given, ids, limit, stop_ids):
+        assert (model, cache, tuple(ids.tolist())) == ("model", "cache", trial.next_ids)
+        assert (limit, stop_ids) == (trial.answer_tokens, [])
+        answer = f" {trial.answers[0]}." if given is None and full_solves else "1"
+        return [ord(letter) for letter in answer]
+
+    monkeypatch.setattr("kvreclaim.capture.retrieval.generate", generate)
+    attempts = attempt("model", Letters(), "cache", trial, {"snapkv": mask})
+    full = Attempt("single", False, 7, FULL, 0.0, 1.0, 1.0, 1, int(full_solves))
+    tried = [Attempt("single", False, 7, "snapkv", 0.5, 0.5, 0.5, 1, 0)] if full_solves else []
+    assert attempts == [full, *tried]
+
+
 def test_a_partial_recall_is_no_solution():
     base = Attempt("multi-value", False, 0, "snapkv", 0.5, 0.5, 0.5, 4, 3)
     assert not base.solved and replace(base, recalled=4).solved

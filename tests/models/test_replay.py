@@ -157,6 +157,16 @@ def test_rows_that_a_press_marked_dead_before_do_not_matter():
         del attention.masked_key_indices
 
 
+def test_what_kvpress_wraps_on_its_import_is_taken_back(monkeypatch):
+    model = tiny_llama()
+    prompt, next_ids = split()
+    cache = prefill(model, prompt)
+    expected = replay_logits(model, cache, random_mask(model), next_ids)
+    functions = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    monkeypatch.setitem(functions, ATTENTION, lambda *_, **__: pytest.fail("the wrapped function ran"))
+    assert torch.equal(replay_logits(model, cache, random_mask(model), next_ids), expected)
+
+
 def test_last_gives_the_last_logits():
     model = tiny_llama()
     prompt, next_ids = split()
