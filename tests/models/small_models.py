@@ -108,6 +108,11 @@ def random_ids(tokens, seed=0):
     return torch.randint(0, 97, (1, tokens), generator=torch.Generator().manual_seed(seed))
 
 
+def hooks(model):
+    """How many hooks each attention layer has; transformers leaves one of its own for output_attentions."""
+    return [len(layer.self_attn._forward_hooks) for layer in model.model.layers]
+
+
 def prefill(model, ids, cache=None):
     """The full cache of a prompt, [1, tokens]."""
     full = transformers.DynamicCache() if cache is None else cache

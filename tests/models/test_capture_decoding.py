@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_models import kvpress, prose_ids, random_ids, smollm2, tiny_gemma3, tiny_llama, torch
+from small_models import hooks, kvpress, prose_ids, random_ids, smollm2, tiny_gemma3, tiny_llama, torch
 from test_capture_policies import brute_h2o
 
 from kvreclaim import BlockLayout, InputError, audit
@@ -141,9 +141,10 @@ def test_the_same_again():
 
 def test_the_model_is_left_as_it_was():
     model = tiny_llama(4, 2, "eager")
+    before = hooks(model)
     record_decoding(model, make_decoding("h2o", 16), random_ids(PROMPT), 2)
     assert model.config._attn_implementation == "eager"
-    assert all(not layer.self_attn._forward_hooks for layer in model.model.layers)
+    assert hooks(model) == before
 
 
 @pytest.mark.parametrize(

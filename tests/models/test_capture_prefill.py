@@ -2,7 +2,17 @@
 
 import numpy as np
 import pytest
-from small_models import kvpress, prefill, prose_ids, random_ids, smollm2, tiny_gemma3, tiny_llama, torch
+from small_models import (
+    hooks,
+    kvpress,
+    prefill,
+    prose_ids,
+    random_ids,
+    smollm2,
+    tiny_gemma3,
+    tiny_llama,
+    torch,
+)
 
 from kvreclaim import InputError
 from kvreclaim.capture.prefill import capture
@@ -161,10 +171,12 @@ def test_nothing_to_press():
     assert found.cache.get_seq_length() == TOKENS
 
 
-def test_the_model_is_left_as_it_was(captured):
+def test_the_model_is_left_as_it_was():
     model = tiny_llama()
+    before = hooks(model)
+    capture(model, presses(chosen=["adakv:knorm", WEIGHED]), random_ids(TOKENS))
+    assert hooks(model) == before
     assert model.config._attn_implementation == "sdpa"
-    assert all(not layer.self_attn._forward_hooks for layer in model.model.layers)
     assert all(layer.self_attn.masked_key_indices is None for layer in model.model.layers)
 
 

@@ -1,7 +1,17 @@
 """What is recorded beside a press is what the press chose."""
 
 import pytest
-from small_models import kvpress, prose_ids, random_ids, smollm2, tiny_gemma3, tiny_llama, torch, transformers
+from small_models import (
+    hooks,
+    kvpress,
+    prose_ids,
+    random_ids,
+    smollm2,
+    tiny_gemma3,
+    tiny_llama,
+    torch,
+    transformers,
+)
 
 from kvreclaim import InputError, audit
 from kvreclaim.capture.record import record
@@ -157,6 +167,7 @@ def test_what_cannot_be_recorded():
 
 def test_no_hook_stays():
     model = tiny_llama()
+    before = hooks(model)
     with record(model):
-        pass
-    assert all(not layer.self_attn._forward_hooks for layer in model.model.layers)
+        assert hooks(model) == [count + 1 for count in before]
+    assert hooks(model) == before

@@ -45,7 +45,10 @@ def named_errors(name: str) -> Iterator[None]:
 @contextmanager
 def seeded(seed: int, layer: int, device: torch.device) -> Iterator[None]:
     """Draw the same random numbers whatever was drawn before, others in each layer; leave no trace."""
+    number = seed * 1_000_003 + layer
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed * 1_000_003 + layer)
+        torch.default_generator.manual_seed(number)  # torch.manual_seed queues a call for every device, too
+        if devices:
+            torch.cuda.manual_seed(number)
         yield
