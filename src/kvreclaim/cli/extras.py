@@ -8,7 +8,11 @@ from importlib import import_module
 
 from kvreclaim.errors import InputError
 
-PACKAGES = {"report": ("polars", "altair", "vl_convert")}  # what each extra brings, as it is imported
+# What each extra brings, as it is imported.
+PACKAGES = {
+    "models": ("torch", "transformers", "kvpress", "gguf"),
+    "report": ("polars", "altair", "vl_convert"),
+}
 
 
 @contextmanager
