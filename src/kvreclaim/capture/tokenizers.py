@@ -130,7 +130,8 @@ def _as_pretrained(
         place = metadata.get(f"tokenizer.ggml.{role}_token_id")
         return None if place is None else tokens[place]
 
-    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    kind: Any = PreTrainedTokenizerFast  # whose constructor is untyped
+    wrapped: PreTrainedTokenizerFast = kind(
         tokenizer_object=tokenizer,
         bos_token=special("bos"),
         eos_token=special("eos"),
