@@ -117,7 +117,7 @@ def isotonic(values: Values, weights: Values | None = None) -> NDArray[np.float6
     pools: list[tuple[float, float, int]] = []  # mean, weight, values
     for mean, weight in zip(given.tolist(), weighed.tolist(), strict=True):
         count = 1
-        while pools and pools[-1][0] >= mean:
+        while pools and pools[-1][0] > mean:
             last_mean, last_weight, last_count = pools.pop()
             mean = (last_mean * last_weight + mean * weight) / (last_weight + weight)
             weight, count = last_weight + weight, last_count + count
