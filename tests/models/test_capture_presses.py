@@ -1,5 +1,7 @@
 """Names of presses: all of kvpress, parameters, wrappers, and one clear line for what can't be."""
 
+from pathlib import Path
+
 import pytest
 from small_models import kvpress
 
@@ -140,3 +142,11 @@ def test_bad_names(text, said):
 def test_ratios_that_keep_nothing(ratio):
     with pytest.raises(InputError, match=r"ratio .* keeps nothing of 100 tokens; pass one from 0 to below 1"):
         make("snapkv", ratio, 100)
+
+
+def test_the_documentation_names_them_all():
+    text = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    for name in (*names(), *REFUSED):
+        shown = name.replace(":PRESS", ":")
+        if name not in ("compression-ratio-decoding", "prefill-decoding"):  # kin of decoding
+            assert f"`{shown}`" in text, name
