@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -13,7 +11,7 @@ from kvreclaim.blockmap import block_map, block_map_frame
 from kvreclaim.keep import KeepMask, load_keep_masks
 from kvreclaim.layout import BlockLayout, KVGeometry
 from kvreclaim.ledger import Ledger, audit
-from kvreclaim.results import SCHEMA, ResultsFolder, as_json
+from kvreclaim.results import SCHEMA, ResultsFolder, as_csv, as_json
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,9 @@ def write_audit(
         If the folder or a file in it can't be written.
     """
     maps = {"schema": SCHEMA, "block_maps": _block_maps(load_keep_masks(rows[0].file), block_size)}
+    flat = [row.flat() for row in rows]
     texts = {
-        "audit.csv": _as_csv([row.flat() for row in rows]),
+        "audit.csv": as_csv(list(flat[0]), flat),
         "audit.json": as_json([row.to_dict() for row in rows]),
         "interactive_data.json": as_json(maps),
     }
@@ -115,14 +114,6 @@ def _with_windows(layout: BlockLayout, mask: KeepMask, geometry: KVGeometry | No
     if geometry is None or not geometry.windows or layout.groups or mask.layers != geometry.layers:
         return layout
     return replace(layout, groups=geometry.layer_groups())
-
-
-def _as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def _block_maps(masks: Iterable[KeepMask], block_size: int) -> list[dict[str, Any]]:

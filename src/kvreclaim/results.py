@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import errno
+import io
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -114,34 +116,87 @@ class ResultsFolder:
 
     def write(self, name: str, content: str | bytes) -> Path:
         """Write one file (text as UTF-8) in the folder, replacing it whole; return its path."""
+        file = self.place(name)
+        write_bytes(file, utf8(content) if isinstance(content, str) else content)
+        return file
+
+    def place(self, name: str) -> Path:
+        """Return the path of a file in the folder, the folder that it lies in made."""
         file = self.path / name
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _no_folder(file.parent, error) from error
-        write_bytes(file, utf8(content) if isinstance(content, str) else content)
         return file
 
     def write_run(
         self, command: str, parameters: Mapping[str, Any], kinds: Sequence[str], packages: Sequence[str]
     ) -> None:
         """Write ``run.json``: schema, command, parameters, kinds of the numbers, versions and date."""
-        unknown = set(kinds) - set(KINDS)
-        if unknown:
-            raise ValueError(f"kinds of numbers are {KINDS}, got {unknown}")
-        run = {
-            "schema": SCHEMA,
-            "command": command,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "parameters": dict(parameters),
-            "kinds": list(kinds),
-            "versions": {
-                "kvreclaim": __version__,
-                "python": platform.python_version(),
-                **_versions(packages),
-            },
-        }
-        self.write("run.json", as_json(run))
+        self.write("run.json", as_json(_run(command, parameters, kinds, packages)))
+
+    def begin_run(
+        self, command: str, parameters: Mapping[str, Any], kinds: Sequence[str], packages: Sequence[str]
+    ) -> None:
+        """Write ``run.json`` before the work, or find the one of the same run, begun before.
+
+        Raises
+        ------
+        InputError
+            If the folder holds a run of another command, or with other parameters or versions.
+        """
+        self.claim(command)
+        run = json.loads(as_json(_run(command, parameters, kinds, packages)))
+        try:
+            begun = json.loads((self.path / "run.json").read_bytes())
+            for part in "parameters", "versions":
+                if differing := _differing(begun[part], run[part]):
+                    raise InputError(f"{self.path}: was begun with {differing}; pass another --out")
+        except FileNotFoundError:
+            self.write("run.json", as_json(run))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{self.path}: its run.json can't be read; pass another --out") from error
+
+
+def as_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return rows as CSV text under a line of column names; None is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _run(
+    command: str, parameters: Mapping[str, Any], kinds: Sequence[str], packages: Sequence[str]
+) -> dict[str, Any]:
+    unknown = set(kinds) - set(KINDS)
+    if unknown:
+        raise ValueError(f"kinds of numbers are {KINDS}, got {unknown}")
+    return {
+        "schema": SCHEMA,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "parameters": dict(parameters),
+        "kinds": list(kinds),
+        "versions": {
+            "kvreclaim": __version__,
+            "python": platform.python_version(),
+            **_versions(packages),
+        },
+    }
+
+
+def _differing(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return in words the first value that a run was begun with and that is another now."""
+    for name in (*now, *begun):
+        old, new = begun.get(name), now.get(name)
+        if old != new:
+            words = name.replace("_", " ")
+            return f"other {words}" if isinstance(old, list | dict) else f"{words} {old}, this is {new}"
+    return ""
 
 
 def _replaceable(file: Path) -> bool:

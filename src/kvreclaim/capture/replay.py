@@ -160,24 +160,20 @@ def _masked_attention(
     _, kv_heads, columns, _ = key.shape
     # The columns end at the newest token; those of a sliding layer need not begin at the first of the prompt.
     first = active.cache.layers[index].get_seq_length() - columns
-    kept = active.keep[index, :, first:].to(query.device)
-    allowed = attention_mask.expand(1, kv_heads, -1, -1).clone()
-    allowed[..., : kept.shape[-1]] &= kept[:, None]
-    allowed = allowed.repeat_interleave(query.shape[1] // kv_heads, dim=1)
-    if active.eager:
-        return _eager_attention(module, query, key, value, allowed, kwargs)
-    output: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, allowed, **kwargs)
+    kept = active.keep[index, :, first:].to(query.device).repeat_interleave(query.shape[1] // kv_heads, dim=0)
+    dropped = query.new_zeros(len(kept), 1, columns)
+    dropped[..., : kept.shape[-1]].masked_fill_(~kept[:, None], -torch.inf)
+    # A sum of small terms, since a bool mask of every head would first be made a float one, in many passes.
+    bias = query.new_zeros(attention_mask.shape).masked_fill_(~attention_mask, -torch.inf) + dropped
+    attend = _own_eager(module) if active.eager else sdpa_attention_forward
+    output: tuple[Tensor, Tensor | None] = attend(module, query, key, value, bias, **kwargs)
     return output
 
 
-def _eager_attention(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, kwargs: dict[str, Any]
-) -> tuple[Tensor, Tensor | None]:
-    """Attend by the model's own eager function, which may cap its logits and takes an additive mask."""
-    own = sys.modules[type(module).__module__].eager_attention_forward
-    bias = torch.zeros_like(allowed, dtype=query.dtype).masked_fill_(~allowed, torch.finfo(query.dtype).min)
-    output: tuple[Tensor, Tensor | None] = own(module, query, key, value, bias, **kwargs)
-    return output
+def _own_eager(module: Any) -> Callable[..., Any]:
+    """Return the eager attention of the model's family, which may cap its logits."""
+    attend: Callable[..., Any] = sys.modules[type(module).__module__].eager_attention_forward
+    return attend
 
 
 def _explicit_mask(**kwargs: Any) -> Tensor:

@@ -1,0 +1,77 @@
+"""What is to be measured, and how the work is divided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kvreclaim.capture.matched import SNAPKV_AT_HALF, Reference
+from kvreclaim.capture.measure.prompts import Prompt
+from kvreclaim.capture.measure.settings import Settings
+from kvreclaim.capture.presses import make
+
+Part = tuple[Prompt, tuple[str, ...]]
+"""Some policies on one prompt, all ratios: what is measured on one prefill."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A measurement.
+
+    Parameters
+    ----------
+    model
+        As `kvreclaim.capture.models.load` takes it.
+    policies
+        Names of presses; see `kvreclaim.capture.presses`.
+    ratios
+        Compression ratios.
+    prompts
+        What the model reads.
+    target
+        What quality to match: a KL in nats, the policy and ratio that set it, or None for no matching.
+    """
+
+    model: str
+    policies: tuple[str, ...]
+    ratios: tuple[float, ...]
+    prompts: tuple[Prompt, ...]
+    target: Reference | float | None
+
+    @property
+    def cells(self) -> int:
+        """Masks to make and judge: those of the sweep, and one a prompt and policy at matched quality."""
+        rounds = len(self.ratios) + (self.target is not None)
+        return len(self.prompts) * len(self.policies) * rounds
+
+    def parts(self, jobs: int) -> Iterator[Part]:
+        """Divide the sweep among so many processes.
+
+        As many prompts as can be dealt out evenly stay whole; of those left over each process gets a share
+        of the policies, for the price of one more prefill.
+        """
+        whole = len(self.prompts) // jobs * jobs
+        for place, prompt in enumerate(self.prompts):
+            shares = 1 if place < whole else min(jobs, len(self.policies))
+            yield from ((prompt, self.policies[share::shares]) for share in range(shares))
+
+
+def check_policies(policies: Sequence[str], ratios: Sequence[float], context: int) -> None:
+    """Check names and ratios before a model is loaded.
+
+    Raises
+    ------
+    InputError
+        If a policy is unknown or can't be recorded offline, or a ratio keeps nothing.
+    """
+    for ratio in ratios:
+        for policy in policies:
+            make(policy, ratio, context)
+
+
+def target_of(settings: Settings) -> Reference | float | None:
+    """Return what quality to match: the KL given, else SnapKV's at a half where measured, else None."""
+    if settings.target_kl is not None:
+        return settings.target_kl
+    measured = SNAPKV_AT_HALF.policy in settings.policies and SNAPKV_AT_HALF.ratio in settings.ratios
+    return SNAPKV_AT_HALF if measured else None
