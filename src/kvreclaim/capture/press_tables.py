@@ -48,8 +48,6 @@ WHOLE: dict[str, type[BasePress]] = {
 }
 # The project's own, on attention scores.
 POLICIES = ("block-wise", "h2o", "lowest-importance", "random", "reclaimability-aware", "streaming-llm")
-# These are set by more than a ratio.
-SPECIAL = ("composed", "simlayerkv")
 # These are refused, each with its reason (kvreclaim.capture.refusals).
 REFUSED: dict[str, type[BasePress]] = {
     "cam": kvpress.CAMPress,
