@@ -24,7 +24,7 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.references import REFERENCES
 from kvreclaim.report.registry import sections
 from kvreclaim.report.section import BlockMaps, Control, Figure, Item, Notes, Section, Table
-from kvreclaim.report.theme import DARK, LIGHT, SERIES
+from kvreclaim.report.theme import DARK, LIGHT, SERIES, look
 
 TITLE = "How much memory does KV cache compression give back?"
 _SHAPES = {
@@ -135,22 +135,29 @@ def _run(folder: Folder) -> dict[str, str]:
 
 
 def _words(value: Any) -> str:
+    """Return a parameter in words; of many records only their number."""
     if isinstance(value, list):
+        if any(isinstance(item, dict) for item in value):
+            return f"{len(value)} record{'' if len(value) == 1 else 's'}"
         return ", ".join(_words(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(item)}" for key, item in value.items() if item not in (None, []))
     return PurePath(value).name if isinstance(value, str) else str(value)
 
 
 def _section(section: Section) -> dict[str, Any]:
     """Return a section as the template reads it; controls of several figures stand above them all."""
+    narrow = [figure for figure in section.figures if not figure.wide]
     uses = [control for figure in section.figures for control in figure.controls if len(control.options) > 1]
     shared = [control for control in dict.fromkeys(uses) if uses.count(control) > 1]
     return {
         "id": section.id,
         "title": section.title,
+        "recorded": section.recorded,
         "prose": section.prose,
         "shared": shared,
         "parts": [_item(item, shared) for item in section.items],
-        "notes_beside": len(section.figures) % 2 == 1,
+        "notes_beside": len(narrow) % 2 == 1,
         "references": [REFERENCES[key] for key in section.sources],
     }
 
@@ -162,7 +169,7 @@ def _item(item: Item, shared: list[Control]) -> dict[str, Any]:
     words = {"id": item.id, "title": item.title, "caption": item.caption}
     if isinstance(item, Figure):
         own = [control for control in item.controls if control not in shared and len(control.options) > 1]
-        spread = any(not kind.startswith("closed form") for kind in item.evidence)
+        spread = item.spread if any(not kind.startswith("closed form") for kind in item.evidence) else ""
         legend = [_legend_entry(key) for key in item.series]
         return {
             **words,
@@ -171,10 +178,12 @@ def _item(item: Item, shared: list[Control]) -> dict[str, Any]:
             "series": legend,
             "evidence": item.evidence,
             "spread": spread,
+            "wide": item.wide,
         }
     if isinstance(item, BlockMaps):
         shares = any("share" in frame for block_map in item.maps for frame in block_map["frames"])
-        return {**words, "kind": "block_maps", "maps": item.maps, "shares": shares}
+        titles = [block_map["title"] for block_map in item.maps[:: max(1, len(item.views))]]
+        return {**words, "kind": "block_maps", "titles": titles, "views": item.views, "shares": shares}
     return {
         **words,
         "kind": "table",
@@ -185,13 +194,13 @@ def _item(item: Item, shared: list[Control]) -> dict[str, Any]:
 
 
 def _legend_entry(key: str) -> dict[str, Any]:
-    series = SERIES[key]
+    series = look(key)
     return {
         "key": key,
-        "name": _css_name(key),
+        "ink": f"var(--ink-{_css_name(key)})" if key in SERIES else series.light,
         "label": series.label,
-        "dash": bool(series.dash) and series.shape == "stroke",
-        "path": _SHAPES[series.shape],
+        "dash": " ".join(str(length) for length in series.dash),
+        "path": "" if series.dash and series.shape == "stroke" else _SHAPES[series.shape],
     }
 
 

@@ -59,9 +59,13 @@ class Figure:
     controls
         The groups of buttons that choose the drawing.
     series
-        Keys (of `theme.SERIES`) of the legend's entries.
+        Keys of the legend's entries, for `theme.look`.
     evidence
         Kind and count of the numbers drawn, such as ``("simulated, n = 30", "closed form")``.
+    spread
+        What the spread of numbers that are no closed forms is.
+    wide
+        Whether the figure takes the page's whole width.
 
     Raises
     ------
@@ -76,6 +80,8 @@ class Figure:
     controls: tuple[Control, ...] = ()
     series: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
+    spread: str = "± population standard deviation"
+    wide: bool = False
 
     def __post_init__(self) -> None:
         expected = set(product(*(control.values for control in self.controls)))
@@ -92,12 +98,33 @@ class Figure:
 
 @dataclass(frozen=True)
 class BlockMaps:
-    """Block maps (one a policy, each with frames over the eviction ratio) under one set of buttons."""
+    """Block maps, each with frames over the eviction ratio, under one set of buttons.
+
+    Parameters
+    ----------
+    id, title, caption
+        As of a `Figure`.
+    maps
+        One a policy; where there are views, each policy's maps in the order of the views, each naming its own
+        under ``view``.
+    views
+        What else chooses a map, such as a layer and head.
+
+    Raises
+    ------
+    ValueError
+        When a policy does not have every view.
+    """
 
     id: str
     title: str
     caption: str
     maps: tuple[Mapping[str, Any], ...]
+    views: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.views and len(self.maps) % len(self.views):
+            raise ValueError(f"block maps {self.id}: {len(self.maps)} maps for {len(self.views)} views each")
 
 
 @dataclass(frozen=True)
@@ -137,7 +164,8 @@ Item = Figure | BlockMaps | Table | Notes
 class Section:
     """A part of the page: title, paragraphs, then items in reading order.
 
-    `key_numbers` go to the head of the page; `sources` are keys of `references.REFERENCES`.
+    `key_numbers` go to the head of the page; `sources` are keys of `references.REFERENCES`; `recorded` says
+    when and with what numbers were recorded that are not made together with the page.
     """
 
     id: str
@@ -146,6 +174,7 @@ class Section:
     items: tuple[Item, ...]
     key_numbers: tuple[KeyNumber, ...] = ()
     sources: tuple[str, ...] = field(default=())
+    recorded: str = ""
 
     @property
     def figures(self) -> tuple[Figure, ...]:

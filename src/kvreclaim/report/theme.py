@@ -2,7 +2,8 @@
 
 A series has one colour a theme everywhere. Series that meet in one chart stay apart for readers with
 deuteranopia, protanopia or tritanopia and stand out from the background (a test computes both); points also
-differ by shape.
+differ by shape. Policies measured on a model are too many for that: a family of them has one colour, and its
+members differ by dash and shape.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ SERIES: Mapping[str, Series] = {
     "streaming-llm": Series("StreamingLLM", "#2c22b8", "#5a72ff", "square"),
     "snapkv": Series("SnapKV", "#c98408", "#f8d252", "triangle-up"),
     "h2o": Series("H2O", "#840f42", "#e0246c", "diamond"),
+    # families of measured policies: clusters of attention, attention so far or to come, keys alone, chunks
+    "pyramidkv": Series("PyramidKV", "#c98408", "#f8d252", "cross", (7, 3)),
+    "adakv:snapkv": Series("Ada-KV (SnapKV)", "#c98408", "#f8d252", "circle", (2, 3)),
+    "observed-attention": Series("ObservedAttention", "#840f42", "#e0246c", "circle", (7, 3)),
+    "tova": Series("TOVA", "#0a5a38", "#1f9187", "square", (2, 3)),
+    "expected-attention": Series("ExpectedAttention", "#0a5a38", "#1f9187", "triangle-up", (9, 3, 2, 3)),
+    "keydiff": Series("KeyDiff", "#7414a0", "#9b57e6", "cross", (7, 3)),
+    "knorm": Series("Knorm", "#7414a0", "#9b57e6", "diamond", (2, 3)),
+    "chunkkv:chunk_length=16:snapkv": Series("ChunkKV-16 (SnapKV)", "#1b86ea", "#4aa8fb", "square", (7, 3)),
     "random+compaction": Series("Random + compaction", "#7414a0", "#9b57e6", "cross", (6, 3)),
     "clustered-hole": Series("One clustered hole", "#c98408", "#c27c1c", "triangle-up"),
     # references
@@ -58,6 +69,21 @@ SERIES: Mapping[str, Series] = {
     "per_layer": Series("One table a layer", "#840f42", "#e0246c", "square"),
     "shared": Series("One shared table", "#1b86ea", "#4aa8fb", "circle"),
 }
+
+_OTHER = "#7a8290"
+_SHAPES = ("circle", "square", "diamond", "triangle-up", "cross")
+_DASHES: tuple[tuple[int, ...], ...] = ((), (7, 3), (2, 3))
+
+
+def look(key: str) -> Series:
+    """Return how a series looks; one without an entry is grey, and called by its key.
+
+    Shape and dash of such a series follow from its key, so that they are the same in every chart.
+    """
+    if key in SERIES:
+        return SERIES[key]
+    dash, shape = divmod(crc32(key.encode()) % (len(_DASHES) * len(_SHAPES)), len(_SHAPES))
+    return Series(key, _OTHER, _OTHER, _SHAPES[shape], _DASHES[dash])
 
 
 @dataclass(frozen=True)

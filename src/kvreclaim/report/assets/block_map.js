@@ -50,7 +50,8 @@ function describe(blockMap, frame, step) {
   const more = frame.compaction.freed_blocks;
   const percent = Math.round(100 * frame.compression_ratio);
   const blocks = count(frame.blocks, "block");
-  const head = `${blockMap.title}, ${percent} % evicted: `;
+  const view = blockMap.view === undefined ? "" : `, ${blockMap.view}`;
+  const head = `${blockMap.title}${view}, ${percent} % evicted: `;
   if (step === "moves") {
     return moves === 0
       ? `${head}no move would free another block.`
@@ -70,6 +71,8 @@ class BlockMapView {
     this.root = root;
     this.maps = maps;
     this.policy = 0;
+    this.view = 0;
+    this.views = Math.max(1, root.querySelectorAll("[data-view]").length);
     this.step = "evicted";
     this.canvas = root.querySelector(".block-map-canvas");
     this.words = root.querySelector(".block-map-words");
@@ -78,6 +81,7 @@ class BlockMapView {
     this.frame = Math.floor((maps[0].frames.length - 1) / 2);
     this.columns = 0;
     this.press("[data-policy]", (button) => { this.policy = Number(button.dataset.policy); });
+    this.press("[data-view]", (button) => { this.view = Number(button.dataset.view); });
     this.press("[data-step]", (button) => { this.step = button.dataset.step; });
     this.slider.addEventListener("input", () => { this.frame = Number(this.slider.value); this.draw(); });
     new ResizeObserver(() => { if (this.fittingColumns() !== this.columns) this.draw(); }).observe(this.canvas);
@@ -96,7 +100,7 @@ class BlockMapView {
     }
   }
 
-  get blockMap() { return this.maps[this.policy]; }
+  get blockMap() { return this.maps[this.policy * this.views + this.view]; }
   get columnWidth() { return LABEL + this.blockMap.block_size * CELL + COLUMN_GAP; }
 
   fittingColumns() {

@@ -46,9 +46,10 @@ def labelled_rows(
         Where to draw a tick in every row, named "logical saving".
     """
     groups = list(dict.fromkeys(rows["row"]))
-    # Rows that are named by their series need no legend.
-    encodings = Encodings(rows, theme, legend=set(rows["label"]) != set(groups))
-    shown = columns(x_name)
+    # Rows that are named by their series need no legend, and no name besides.
+    named = set(rows["label"]) == set(groups)
+    encodings = Encodings(rows, theme, legend=not named)
+    shown = [*([] if named else [("Row", "row")]), *columns(x_name)]
     at_x = alt.X("mean:Q", axis=x.axis(), scale=x.to_scale())
     places = alt.Scale(domain=groups, paddingInner=0, paddingOuter=0)
     base = alt.Chart().encode(y=alt.Y("row:N", sort=groups, axis=None, scale=places))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
 import polars as pl
 
@@ -13,14 +15,24 @@ _HEIGHT = 300
 
 
 def lines(
-    rows: pl.DataFrame, x: Axis, y: Axis, width: Width, theme: Theme, *, x_name: str, y_name: str
+    rows: pl.DataFrame,
+    x: Axis,
+    y: Axis,
+    width: Width,
+    theme: Theme,
+    *,
+    x_name: str,
+    y_name: str,
+    also: Sequence[tuple[str, str]] = (),
+    height: int = _HEIGHT,
 ) -> alt.LayerChart:
     """Draw series over a number, with bars of one standard deviation and hollow diamonds for closed forms.
 
     Parameters
     ----------
     rows
-        Drawn rows (see `rows.drawn`); columns left and right, if there, are bars of x.
+        Drawn rows (see `rows.drawn`); columns left and right, if there, are bars of x, and a line joins its
+        points by the column order, if there, else by x.
     x, y
         The axes; a logarithmic y leaves out what is not positive.
     width
@@ -29,17 +41,22 @@ def lines(
         Colours.
     x_name, y_name
         What a pointer calls the two numbers.
+    also
+        Titles and columns of what else it shows.
+    height
+        Pixels.
     """
     if y.scale == "log":
         rows = rows.filter(pl.col("mean") > 0)
     roles = set(rows["role"])
-    encodings, shown = Encodings(rows, theme), columns(y_name, x_name)
+    encodings, shown = Encodings(rows, theme), columns(y_name, x_name, also)
     base = alt.Chart().encode(x=alt.X("x:Q", axis=x.axis(), scale=x.to_scale()))
     coloured = base.encode(color=encodings.colour())
     at_y = alt.Y("mean:Q", axis=y.axis(), scale=y.to_scale())
     layers: list[alt.Chart] = []
     if roles & {"curve", "line"}:
         line = coloured.mark_line(clip=True).encode(y=at_y, strokeDash=encodings.dash(), detail="role:N")
+        line = line.encode(order="order:Q") if "order" in rows.columns else line
         layers.append(line.transform_filter("datum.role == 'curve' || datum.role == 'line'"))
     layers += _deviations(rows, coloured, at_y)
     if roles & {"line", "dot"}:
@@ -50,7 +67,7 @@ def lines(
         layers.append(closed_form(base.encode(y=at_y), size=30))
     if theme.interactive:
         layers.append(_nearest(coloured.encode(y=at_y), shown))
-    return assemble(layers, rows, theme, (width, _HEIGHT), shown, f"{y_name} over {x_name.lower()}")
+    return assemble(layers, rows, theme, (width, height), shown, f"{y_name} over {x_name.lower()}")
 
 
 def _deviations(rows: pl.DataFrame, base: alt.Chart, at_y: alt.Y) -> list[alt.Chart]:

@@ -15,7 +15,7 @@ import polars as pl
 
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.section import Width
-from kvreclaim.report.theme import SERIES, Theme
+from kvreclaim.report.theme import Theme, look
 
 Scale = Literal["linear", "log"]
 Columns = list[tuple[str, str]]
@@ -23,7 +23,6 @@ Columns = list[tuple[str, str]]
 # Colours that follow the theme through the parameter `ink`.
 TEXT, QUIET, TRACK, SURFACE = (alt.expr(f"ink.{name}") for name in ("text", "quiet", "track", "surface"))
 _CHROME = ("text", "quiet", "track", "surface")
-_UNKNOWN = "#7a8290"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,9 @@ class Axis:
         """Altair's axis."""
         if self.ticks is None:
             return alt.Axis(title=self.title, tickCount=6, labelOverlap=True)
-        return alt.Axis(title=self.title, values=list(self.ticks), labelOverlap=False)
+        return alt.Axis(
+            title=self.title, values=list(self.ticks), tickCount=len(self.ticks), labelOverlap=False
+        )
 
     def to_scale(self) -> alt.Scale:
         """Altair's scale."""
@@ -69,20 +70,20 @@ class Encodings:
 
     def colour(self) -> alt.Color:
         """Each series in its colour of the parameter `ink`."""
-        shades = [alt.expr(f"ink['{key}']") if key in self.theme.ink else _UNKNOWN for key in self.keys]
+        shades = [
+            alt.expr(f"ink['{key}']") if key in self.theme.ink else look(key).light for key in self.keys
+        ]
         return alt.Color("label:N", title=None, legend=self.legend, scale=self._scale(shades))
 
     def shape(self) -> alt.Shape:
         """Each series' points in its shape."""
-        shapes = [SERIES[key].shape if key in SERIES else "circle" for key in self.keys]
-        return alt.Shape("label:N", title=None, legend=self.legend, scale=self._scale(shapes))
+        shapes = self._scale([look(key).shape for key in self.keys])
+        return alt.Shape("label:N", title=None, legend=self.legend, scale=shapes)
 
     def dash(self) -> alt.StrokeDash:
         """Each series' line with its dash."""
-        dashes = [
-            list(SERIES[key].dash) if key in SERIES and SERIES[key].dash else [1, 0] for key in self.keys
-        ]
-        return alt.StrokeDash("label:N", title=None, legend=self.legend, scale=self._scale(dashes))
+        dashes = self._scale([list(look(key).dash) or [1, 0] for key in self.keys])
+        return alt.StrokeDash("label:N", title=None, legend=self.legend, scale=dashes)
 
     def size(self) -> alt.Size:
         """Points that shrink from series to series: equal values lie in each other, all in sight."""
@@ -101,10 +102,10 @@ def closed_form(base: alt.Chart, size: int, offset: int = 0) -> alt.Chart:
     return diamonds.transform_filter("datum.role == 'mark'")
 
 
-def columns(value_name: str, x_name: str | None = None) -> Columns:
+def columns(value_name: str, x_name: str | None = None, also: Sequence[tuple[str, str]] = ()) -> Columns:
     """Return what is shown of a row, to a pointer and in the table of values: titles and fields."""
     at_x = [] if x_name is None else [(x_name, "x_text")]
-    return [("Series", "label"), *at_x, (value_name, "value"), ("Kind", "kind"), ("n", "n")]
+    return [("Series", "label"), *at_x, (value_name, "value"), *also, ("Kind", "kind"), ("n", "n")]
 
 
 def assemble(

@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 
 import polars as pl
 
-from kvreclaim.report.theme import SERIES
+from kvreclaim.report.theme import look
 from kvreclaim.report.wording import number, with_spread
 
 
 def label(series: str) -> str:
     """Return a series' name in words; an unknown series is called by its key."""
-    return SERIES[series].label if series in SERIES else series
+    return look(series).label
 
 
 def drawn(
