@@ -19,6 +19,7 @@ from kvreclaim.report.sections import (
     compaction,
     correlation,
     masks,
+    measured,
     published,
     shapes,
     strategies,
@@ -35,6 +36,7 @@ PARTS: tuple[tuple[str, Build], ...] = (
     ("reproduce", compaction.build),
     ("reproduce", admission.build),
     ("audit", masks.build),
+    ("measure", measured.build),
     ("reproduce", published.build),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -52,6 +53,16 @@ def with_spread(mean: float | None, std: float | None) -> str:
         return f"{number(mean)} ± {number(std)}"
     decimals = _decimals(mean)
     return f"{_digits(mean, decimals)} ± {_digits(std, decimals)}"
+
+
+def fixed(mean: float, std: float, digits: int = 3) -> str:
+    """Return ``mean ± std`` with a given number of decimals, for a column of a table."""
+    return f"{_digits(mean, digits)} ± {_digits(std, digits)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as a list in words: ``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def evidence(kind: str, n: int | None) -> str:

@@ -10,7 +10,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.report.charts import masks as charts
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import BlockMaps, Control, Figure, Item, KeyNumber, Section, Table
-from kvreclaim.report.wording import number, with_spread
+from kvreclaim.report.wording import fixed, number, with_spread
 
 _TABLES = {"shared": "shared table", "per_layer": "one table a layer", "per_head": "one table a head"}
 _REMEDIES = {"at-eviction": "at_eviction", "by-compaction": "with_compaction", "by-packing": "with_packing"}
@@ -186,10 +186,7 @@ def _table(audit: pl.DataFrame) -> Table:
 def _texts(rows: pl.DataFrame, metric: str) -> dict[str, str]:
     pooled = _pooled(rows, metric, "")
     digits = 0 if metric == "packing_moved_pairs" else 3
-    return {
-        name: f"{mean:,.{digits}f} ± {std:,.{digits}f}"
-        for name, mean, std in pooled.select("name", "mean", "std").rows()
-    }
+    return {name: fixed(mean, std, digits) for name, mean, std in pooled.select("name", "mean", "std").rows()}
 
 
 def build(folder: Folder) -> Section:

@@ -1,0 +1,297 @@
+"""On a real model: quality against memory, and memory at equal quality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import polars as pl
+
+from kvreclaim.errors import InputError
+from kvreclaim.report.charts import measured as charts
+from kvreclaim.report.charts.rows import label
+from kvreclaim.report.folder import Folder
+from kvreclaim.report.measurements import REMEDIES, TABLES, Measurements, pooled
+from kvreclaim.report.section import (
+    BlockMaps,
+    Control,
+    Drawing,
+    Figure,
+    Item,
+    KeyNumber,
+    Notes,
+    Section,
+    Table,
+)
+from kvreclaim.report.sections import measured_tables as tables
+from kvreclaim.report.sections.measured_findings import ENOUGH, ENOUGH_WORDS, findings, gib, means
+from kvreclaim.report.sections.parts import Chart
+from kvreclaim.report.wording import number
+
+
+def build(folder: Folder) -> Section:
+    """Return the section of a measurement on a real model."""
+    measured = Measurements.of(folder)
+    tokens = " or ".join(f"{count:,}" for count in measured.frame["tokens"].unique().sort())
+    return Section(
+        id="measured",
+        title="On a real model",
+        recorded=_recorded(folder),
+        prose=(
+            f"What real policies keep of the cache of {measured.model}, and what that costs: prompts of "
+            f"{tokens} tokens, compressed at ratios from {measured.ratios[0]:g} to {measured.ratios[-1]:g}. "
+            "Every mask is audited block by block; its harm is how far the model's next tokens move from "
+            "those with the full cache.",
+            f"These are masks of one model on {measured.prompts} prompts; other models and texts give other "
+            "numbers. The next few hundred tokens also forgive losses that a question about the prompt "
+            "would not.",
+        ),
+        items=(
+            Notes("What the numbers say", findings(measured)),
+            *_figures(measured),
+            *_block_maps(folder),
+            *_tables(measured),
+        ),
+        key_numbers=_key_numbers(measured),
+        sources=("kvpress", "paged-attention", "kv-compress", "streaming-llm", "snapkv", "h2o"),
+    )
+
+
+def _recorded(folder: Folder) -> str:
+    """Return when the numbers were recorded, and with which versions."""
+    date = str(folder.run.get("created", "")).partition("T")[0]
+    versions = ", ".join(f"{name} {version}" for name, version in folder.run.get("versions", {}).items())
+    return f"Recorded{f' {date}' if date else ''}{f' with {versions}' if versions else ''}"
+
+
+def _figures(measured: Measurements) -> tuple[Item, ...]:
+    found = (_tradeoff(measured), _matched(measured), _savings(measured), _block_sizes(measured))
+    return tuple(figure for figure in found if figure is not None)
+
+
+def _control(measured: Measurements) -> Control:
+    return Control("block-tables", "Block tables", tuple((kind, TABLES[kind]) for kind in measured.tables))
+
+
+def _drawings(
+    measured: Measurements, chart: Chart, rows: Callable[[Measurements, str], pl.DataFrame]
+) -> dict[tuple[str, ...], Drawing]:
+    """Return a drawing for each kind of block table."""
+    return {(kind,): partial(chart, rows(measured, kind)) for kind in measured.tables}
+
+
+def _evidence(measured: Measurements) -> tuple[str, ...]:
+    return (f"measured, n = {measured.prompts}",)
+
+
+# Quality against memory
+
+
+def _tradeoff(measured: Measurements) -> Figure | None:
+    if not (measured.frame["kl"] > 0).any():
+        return None
+    wall = [
+        policy
+        for policy, share in means(measured, measured.tables[0], "physical_reclaim").items()
+        if share < ENOUGH
+    ]
+    left = (
+        f" {TABLES[measured.tables[0]]}: {len(wall)} of {len(measured.policies)} policies never leave the "
+        "left edge."
+        if wall
+        else ""
+    )
+    return Figure(
+        id="measured-tradeoff",
+        title="Harm against memory that comes back without a copy",
+        caption=(
+            "A line runs over the ratio; lower and further right is better. A colour is a family of "
+            "policies (clusters of attention, attention so far, attention to come, keys alone, chunks, a "
+            f"window); dash and shape tell its members apart.{left} B = {measured.block_size}."
+        ),
+        drawings=_drawings(measured, charts.tradeoff, _kl_over_reclaim),
+        controls=(_control(measured),),
+        series=measured.policies,
+        evidence=_evidence(measured),
+        wide=True,
+    )
+
+
+def _joined(measured: Measurements, kind: str, x: str, y: str) -> pl.DataFrame:
+    """Return one metric over another, a row a policy and ratio, best policy first."""
+    by = ("policy", "ratio")
+    rows = measured.at(kind).with_columns(logical_saving=1 - pl.col("retained"))
+    across = pooled(rows, x, by).select(*by, x="mean", x_std="std")
+    kept = pooled(rows, "retained", by).select(*by, retained="mean")
+    table = pooled(rows, y, by).join(across, on=by).join(kept, on=by)
+    return measured.ordered(table, "ratio")
+
+
+def _kl_over_reclaim(measured: Measurements, kind: str) -> pl.DataFrame:
+    return _joined(measured, kind, "physical_reclaim", "kl")
+
+
+def _reclaim_over_saving(measured: Measurements, kind: str) -> pl.DataFrame:
+    return _joined(measured, kind, "logical_saving", "physical_reclaim")
+
+
+def _savings(measured: Measurements) -> Figure:
+    return Figure(
+        id="measured-saving",
+        title="The logical saving, and what comes back",
+        caption=(
+            "The dashed diagonal is memory that comes back in full. What lies below it is paid for and "
+            f"unused until it is compacted or packed. B = {measured.block_size}, no copies."
+        ),
+        drawings=_drawings(measured, charts.over_saving, _reclaim_over_saving),
+        controls=(_control(measured),),
+        series=(*measured.policies, "logical-saving"),
+        evidence=_evidence(measured),
+    )
+
+
+# Over the block size
+
+
+def _block_sizes(measured: Measurements) -> Figure | None:
+    if len(measured.block_sizes) == 1:
+        return None
+    return Figure(
+        id="measured-block-size",
+        title=f"Over the block size, at ratio {measured.ratio:g}",
+        caption="The dashed line is the logical saving, the mean of all policies. No copies.",
+        drawings=_drawings(measured, charts.over_block_size, _reclaim_over_block_size),
+        controls=(_control(measured),),
+        series=(*measured.policies, "logical-saving"),
+        evidence=_evidence(measured),
+    )
+
+
+def _reclaim_over_block_size(measured: Measurements, kind: str) -> pl.DataFrame:
+    parts = []
+    for size in measured.block_sizes:
+        rows = measured.at(kind, ratio=measured.ratio, block_size=size)
+        saved = rows.with_columns(policy=pl.lit("logical-saving"), saved=1 - pl.col("retained"))
+        parts += [
+            found.with_columns(x=pl.lit(float(size)))
+            for found in (pooled(rows, "physical_reclaim"), pooled(saved, "saved"))
+        ]
+    return measured.ordered(pl.concat(parts), "x")
+
+
+# At equal quality
+
+
+def _matched(measured: Measurements) -> Figure | None:
+    kinds = measured.matched_tables
+    if not kinds:
+        return None
+    return Figure(
+        id="measured-matched",
+        title="At matched quality: what each policy gives back",
+        caption=(
+            f"Each policy evicts as much as the target allows, prompt by prompt: {_target(measured)}. Beside "
+            "its name, that ratio; bars are medians over prompts. Outside the sweep it is a bound: the "
+            "highest ratio stands in where more would do, and nothing is evicted where the lowest is too "
+            "much. "
+            f"B = {measured.block_size}."
+        ),
+        drawings={
+            (kind,): partial(charts.at_matched_quality, _matched_rows(measured, kind)) for kind in kinds
+        },
+        controls=(Control("block-tables", "Block tables", tuple((kind, TABLES[kind]) for kind in kinds)),),
+        series=tuple(REMEDIES.values()),
+        evidence=_evidence(measured),
+        spread="[95 % bootstrap interval of the median]",
+        wide=True,
+    )
+
+
+def _matched_rows(measured: Measurements, kind: str) -> pl.DataFrame:
+    """Return the matched table of one kind of block table as rows to draw, best policy first."""
+    found = measured.matched.filter(block_tables=kind)
+    lane = pl.col("remedy").replace_strict({remedy: place for place, remedy in enumerate(REMEDIES)})
+    found = measured.ordered(found.with_columns(lane=lane), "lane")
+    words = [f"ratio {tables.equal_quality_ratio(measured, row)}" for row in found.iter_rows(named=True)]
+    return found.select(
+        name="policy",
+        words=pl.Series(words, dtype=pl.String),
+        policy=pl.col("remedy").replace_strict(REMEDIES),
+        x=pl.lit(0.0),
+        mean="physical_reclaim",
+        low="low",
+        high="high",
+        std=pl.lit(0.0),
+        n=pl.col("reached") + pl.col("below") + pl.col("above"),
+        kind=pl.lit("measured"),
+    )
+
+
+def _target(measured: Measurements) -> str:
+    """Return the quality to match in words."""
+    kl = number(float(measured.matched["target_kl"].median() or 0.0))  # type: ignore[arg-type]  # polars types a median loosely
+    target = measured.parameters.get("target")
+    if isinstance(target, Mapping) and {"policy", "ratio"} <= set(target):
+        return f"the KL of {label(str(target['policy']))} at ratio {target['ratio']} (median {kl} nats)"
+    return f"a KL of {kl} nats"
+
+
+# Block maps, tables, key numbers
+
+
+def _block_maps(folder: Folder) -> tuple[Item, ...]:
+    maps = tuple({**found, "title": label(str(found["title"]))} for found in folder.block_maps)
+    if not maps:
+        return ()
+    views = tuple(dict.fromkeys(str(found["view"]) for found in maps if "view" in found))
+    policies = len(dict.fromkeys(found["title"] for found in maps))
+    if views and [found.get("view") for found in maps] != [*views] * policies:
+        raise InputError(
+            f"{folder.path / 'interactive_data.json'} holds block maps whose views differ from policy to "
+            "policy: run the command again"
+        )
+    return (
+        BlockMaps(
+            id="measured-map",
+            title="The masks of one prompt, block by block",
+            caption=(
+                "All layers and heads are what a shared table sees: a cell is a token, live while any of "
+                "them keeps it, and darker the more of them do. One layer is what a table of its own would "
+                "see, one head likewise."
+            ),
+            maps=maps,
+            views=views,
+        ),
+    )
+
+
+def _tables(measured: Measurements) -> tuple[Table, ...]:
+    found = (tables.at_one_ratio(measured), tables.at_matched_quality(measured), tables.on_one_gpu(measured))
+    return tuple(table for table in found if table is not None)
+
+
+def _key_numbers(measured: Measurements) -> tuple[KeyNumber, ...]:
+    """Return how many policies free nothing of a shared table, and what that is in GiB for the gentlest."""
+    free = means(measured, "shared", "physical_reclaim", measured.ratio)
+    harm = {
+        policy: kl for policy, kl in means(measured, "shared", "kl", measured.ratio).items() if policy in free
+    }
+    if not harm:
+        return ()
+    at = f"measured on {measured.model}, n = {measured.prompts}, ratio {measured.ratio:g}"
+    nothing = sum(share < ENOUGH for share in free.values())
+    gentlest = min(harm, key=harm.__getitem__)
+    saved = 1 - means(measured, "shared", "retained", measured.ratio)[gentlest]
+    return (
+        KeyNumber(
+            f"{nothing} of {len(free)}",
+            f"policies free less than {ENOUGH_WORDS} of a shared table's blocks without a copy "
+            f"(B = {measured.block_size})",
+            at,
+        ),
+        KeyNumber(
+            f"{gib(free[gentlest])} of {gib(saved)}",
+            f"come back without a copy on an 80 GiB GPU from {label(gentlest)}, the policy of least KL",
+            f"arithmetic for Llama-3-8B from shares {at}",
+        ),
+    )
