@@ -24,6 +24,10 @@ FIGURES = [
     "admission-ratio",
     "masks-tables",
     "masks-remedies",
+    "measured-tradeoff",
+    "measured-matched",
+    "measured-saving",
+    "measured-block-size",
 ]
 
 
