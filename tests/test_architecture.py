@@ -17,6 +17,7 @@ CORE = [
         "version",
         "validate",
         "statistics",
+        "processes",
         "results",
         "maskfile",
         "keep",

@@ -6,6 +6,8 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -166,3 +168,31 @@ def test_a_closed_stdin_and_version(folder):
     with start("--version") as process:
         assert process.communicate(timeout=60)[0].startswith(b"kvreclaim 0.")
     assert process.returncode == 0
+
+
+def in_group(group):
+    """Count the processes of a group, but for those that have ended."""
+    states = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended meanwhile
+            state, _parent, of_group = stat.read_text().rpartition(")")[2].split()[:3]
+            states += [state] if int(of_group) == group else []
+    return sum(state not in "ZX" for state in states)
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+@pytest.mark.parametrize("seconds", [0.0, 0.2, 3.0], ids=["workers-start", "workers-import", "at-work"])
+def test_ctrl_c_in_a_terminal_reaches_all_processes_and_is_one_line(folder, seconds):
+    arguments = ["reproduce", "--jobs", "2", "--seeds", "200", "--out", "out"]
+    process = start(*arguments, process_group=0)
+    while in_group(process.pid) < 3 and process.poll() is None:  # it, multiprocessing's tracker, a worker
+        time.sleep(0.01)
+    time.sleep(seconds)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert err.decode().splitlines() == ["kvreclaim: interrupted; files written so far are whole"]
+    assert (process.returncode, out) == (130, b"")
+    last = time.monotonic() + 10
+    while in_group(process.pid) and time.monotonic() < last:  # the tracker ends when its pipe does
+        time.sleep(0.01)
+    assert in_group(process.pid) == 0

@@ -71,9 +71,9 @@ def _write_tables(folder: ResultsFolder, found: Reproduction, parameters: dict[s
 
 def _draw(folder: ResultsFolder, jobs: int) -> None:
     """Write the static figures and the page from the folder's tables: side by side, given two processes."""
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from functools import partial
 
+    from kvreclaim.processes import running
     from kvreclaim.report import render_page, write_figures
 
     figures = folder.path / "figures"
@@ -83,10 +83,10 @@ def _draw(folder: ResultsFolder, jobs: int) -> None:
             write_figures(folder.path, figures)
             folder.write("index.html", render_page([folder.path]))
             return
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            drawn = pool.submit(write_figures, folder.path, figures)
+        with running({"figures": partial(write_figures, folder.path, figures)}, workers=1) as drawn:
             folder.write("index.html", render_page([folder.path]))
-            drawn.result()
+            for future in drawn:
+                future.result()
 
 
 def _table(published: Sequence[Judged], seeds: int) -> Table:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
+from kvreclaim.processes import running
 from kvreclaim.scores.synthetic import DISTRIBUTIONS
 from kvreclaim.study import (
     admission,
@@ -124,11 +124,7 @@ def _in_turn(seeds: Seeds) -> Iterator[tuple[str, list[Row]]]:
 
 
 def _in_processes(seeds: Seeds, workers: int) -> Iterator[tuple[str, list[Row]]]:
-    # Spawned, not forked: safe beside the threads of other libraries, and alike on every platform.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        names = {pool.submit(run, seeds): name for name, run in EXPERIMENTS.items()}
-        try:
-            for future in as_completed(names):
-                yield names[future], future.result()
-        finally:  # when interrupted, start nothing more
-            pool.shutdown(cancel_futures=True)
+    tasks = {name: partial(run, seeds) for name, run in EXPERIMENTS.items()}
+    with running(tasks, workers) as names:
+        for future in as_completed(names):
+            yield names[future], future.result()
