@@ -14,9 +14,11 @@ SCRIPT = Path(__file__).parents[1] / "benchmarks" / "plain_study.py"
 @pytest.mark.parametrize(("seeds", "seed_base"), [(1, 0), (3, 41)])
 def test_the_plain_script_gives_the_same_numbers(seeds, seed_base):
     plain = runpy.run_path(str(SCRIPT))["run"](seeds, seed_base)
+    experiments = {experiment for experiment, *_ in plain}  # later ones need no second version
     study = {
         (row.experiment, row.policy, row.x, row.metric): (row.mean, row.std, row.n)
         for row in reproduce(seeds, seed_base).rows
+        if row.experiment in experiments
         if row.kind == "simulated" or row.experiment.startswith("bound") or row.policy == "naive"
     }
     assert study.keys() == plain.keys()

@@ -45,6 +45,12 @@ def test_names() -> None:
     )
 
 
+def test_titles() -> None:
+    titles = [policies.get(name).title for name in policies.names()]
+    assert len(set(titles)) == len(titles)
+    assert titles[-3:] == ["StreamingLLM", "H2O", "SnapKV"]
+
+
 @pytest.mark.parametrize("name", policies.names())
 @given(scores=score_arrays(), share=st.floats(0, 1), block_size=st.integers(1, 9), data=st.data())
 def test_each_head_keeps_exactly_its_budget(

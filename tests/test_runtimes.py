@@ -1,6 +1,7 @@
 """Runtime presets: the values of the issue, a source for each, errors that name the choices."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,15 @@ def test_each_preset_says_where_it_was_read(preset):
     assert preset.file.endswith((".py", ".h", ".hpp"))
     assert preset.version and preset.title
     assert preset.block_tables in BLOCK_TABLES
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [({"block_tables": "per-head"}, "per_head"), ({"block_size": 0}, "at least 1"), ({"name": "vLLM"}, "case")],
+)
+def test_a_preset_that_cannot_be_is_refused(wrong, says):
+    with pytest.raises(InputError, match=says):
+        replace(runtime("vllm"), **wrong)
 
 
 def test_preset_gives_its_layout():

@@ -104,9 +104,8 @@ def _affordable(costs: Counts, budget: int) -> int:
     """Return how many of the positive costs, in ascending order, sum to at most the budget."""
     of_value = _nonempty_by_value(costs)
     spent = np.concatenate([[0], np.cumsum(of_value * np.arange(len(of_value)))])
-    whole_values = (
-        int(np.searchsorted(spent, budget, side="right")) - 1
-    )  # all of the costs below this one fit
+    # All of the costs below this one fit.
+    whole_values = int(np.searchsorted(spent, budget, side="right")) - 1
     count = int(of_value[:whole_values].sum())
     if whole_values < len(of_value):
         count += int((budget - spent[whole_values]) // whole_values)

@@ -34,6 +34,11 @@ class RuntimePreset:
         Option that changes the block size; None where it is fixed.
     note
         When the preset does not hold.
+
+    Raises
+    ------
+    InputError
+        If no block layout has such blocks or tables, or the name has capitals: it is looked up in any case.
     """
 
     name: str
@@ -46,6 +51,11 @@ class RuntimePreset:
     date: str
     setting: str | None = None
     note: str = ""
+
+    def __post_init__(self) -> None:
+        BlockLayout(self.block_size, self.block_tables)
+        if self.name != self.name.lower():
+            raise InputError(f"a runtime's name is in lower case, got {self.name!r}")
 
     @property
     def configurable(self) -> bool:

@@ -24,10 +24,11 @@ class Policy(ABC):
     """Decides from scores and a budget which KV pairs survive.
 
     A policy is a frozen dataclass whose fields are its configuration. Where scores tie, the earlier token is
-    evicted first.
+    evicted first. ``name`` is what tables and commands call it, in kebab-case, ``title`` its name for readers.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
 
     def select(self, scores: ArrayLike, budget: SupportsIndex, layout: BlockLayout | None = None) -> KeepMask:
         """Select the KV pairs to keep.

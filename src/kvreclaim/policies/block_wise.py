@@ -22,6 +22,7 @@ class BlockWise(RankedPolicy):
     """
 
     name: ClassVar[str] = "block-wise"
+    title: ClassVar[str] = "Block-wise"
 
     def _eviction_rank(self, scores: Scores, layout: BlockLayout | None, /) -> NDArray[np.intp]:
         tables = TableScores(scores, layout, self.name)

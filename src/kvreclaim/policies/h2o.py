@@ -25,6 +25,7 @@ class H2O(Policy):
     """
 
     name: ClassVar[str] = "h2o"
+    title: ClassVar[str] = "H2O"
     recent_share: float = 0.5
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ class LowestImportance(RankedPolicy):
     """
 
     name: ClassVar[str] = "lowest-importance"
+    title: ClassVar[str] = "Lowest importance"
 
     def _eviction_rank(self, scores: Scores, _: BlockLayout | None, /) -> NDArray[np.intp]:
         return rank_of(eviction_order(scores))

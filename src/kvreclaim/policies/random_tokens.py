@@ -27,6 +27,7 @@ class RandomTokens(RankedPolicy):
     """
 
     name: ClassVar[str] = "random"
+    title: ClassVar[str] = "Random"
     seed: int | tuple[int, ...] = 0
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ class ReclaimabilityAware(Policy):
     """
 
     name: ClassVar[str] = "reclaimability-aware"
+    title: ClassVar[str] = "Reclaimability-aware"
     beta: float = 0.5
 
     def __post_init__(self) -> None:

@@ -28,6 +28,7 @@ class SnapKV(Policy):
     """
 
     name: ClassVar[str] = "snapkv"
+    title: ClassVar[str] = "SnapKV"
     window: int | float = 0.5
 
     def __post_init__(self) -> None:

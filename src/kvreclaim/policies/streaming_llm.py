@@ -27,6 +27,7 @@ class StreamingLLM(RankedPolicy):
     """
 
     name: ClassVar[str] = "streaming-llm"
+    title: ClassVar[str] = "StreamingLLM"
     sinks: int = 4
 
     def __post_init__(self) -> None:

@@ -20,21 +20,11 @@ TOKENS = 32 * BLOCK_SIZE
 RATIOS = tuple(step / 20 for step in range(1, 20))
 SEED = 0
 
-TITLES = {
-    "random": "Random",
-    "lowest-importance": "Lowest importance",
-    "block-wise": "Block-wise",
-    "reclaimability-aware": "Reclaimability-aware",
-    "streaming-llm": "StreamingLLM",
-    "h2o": "H2O",
-    "snapkv": "SnapKV",
-}
-
 
 def block_maps() -> list[dict[str, Any]]:
     """Return a block map of each policy, JSON-ready; the seed is fixed, so they are always the same."""
     return [
-        block_map(name, TITLES[name], BLOCK_SIZE, [_frame(name, ratio) for ratio in RATIOS])
+        block_map(name, policies.get(name).title, BLOCK_SIZE, [_frame(name, ratio) for ratio in RATIOS])
         for name in policies.names()
     ]
 
