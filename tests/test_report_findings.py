@@ -27,7 +27,7 @@ def test_findings_of_the_usual_table(tmp_path: Path) -> None:
     measured = Measurements.of(Folder(write_measured(tmp_path)))
     first, never, kinds, matched, memory = findings.findings(measured)
     assert "2 of 12 policies free at least 1 %" in first
-    assert "StreamingLLM (49 %), ChunkKV-16 (SnapKV) (8.9 %)" in first
+    assert "StreamingLLM (49 %); ChunkKV-16 (SnapKV) (8.9 %)" in first
     assert "PyramidKV (7.0 %)" in first.partition("Only after packing")[2]
     assert "Less than 1 % either way: Ada-KV (SnapKV)." in first
     assert "Not even packing frees that much for Ada-KV (SnapKV)." in never

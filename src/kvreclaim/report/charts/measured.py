@@ -36,12 +36,17 @@ def _points(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _decades(values: pl.Series) -> Axis:
-    """Return a logarithmic axis of the KL that ends at whole decades around positive values."""
-    low, high = (math.log10(float(end)) for end in (values.min(), values.max()))  # type: ignore[arg-type]  # polars types them loosely
-    first, last = math.floor(low), max(math.ceil(high), math.floor(low) + 1)
-    ticks = tuple(10.0**power for power in range(first, last + 1))
-    return Axis("KL to the full model (nats, log scale)", "log", domain=(ticks[0], ticks[-1]), ticks=ticks)
+def _kl_axis(values: pl.Series) -> Axis:
+    """Return a logarithmic axis for positive values, between a 1, 2 or 5 of two decades, ticks at tens."""
+    least, most = float(values.min()), float(values.max())  # type: ignore[arg-type]  # polars types them loosely
+    decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(most)) + 2)
+    steps = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    start = max(step for step in steps if step <= least)
+    end = min(step for step in steps if step > most)
+    inside = [step for step in steps if start <= step <= end]
+    tens = [10.0**decade for decade in decades if start <= 10.0**decade <= end]
+    ticks = tuple(tens if len(tens) > 2 else inside)
+    return Axis("KL to the full model (nats, log scale)", "log", domain=(start, end), ticks=ticks)
 
 
 def tradeoff(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
@@ -56,7 +61,7 @@ def tradeoff(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
         As in `plot`.
     """
     x = Axis(_RECLAIM.title, domain=(-0.02, 1), ticks=_SHARE)
-    y = _decades(table.filter(pl.col("mean") > 0)["mean"])
+    y = _kl_axis(table.filter(pl.col("mean") > 0)["mean"])
     return lines(
         _points(table),
         x,

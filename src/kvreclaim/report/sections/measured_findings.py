@@ -19,8 +19,8 @@ _REMEDIES = {
     "packing": "after packing each head",
 }
 _OUTSIDE = {
-    "above": "On some prompts even the sweep's highest ratio does less harm, and stands in",
-    "below": "On some even the sweep's lowest does more, and nothing is evicted instead",
+    "above": "On some prompts even the highest ratio does less harm, and stands in",
+    "below": "On some prompts even the lowest ratio does more harm, and nothing is evicted instead",
 }
 
 # A GPU to put the shares in terms of memory: 90 % of 80 GiB, less the weights of Llama-3-8B in bfloat16.
@@ -184,11 +184,11 @@ def _names(policies: Sequence[str]) -> str:
 
 
 def shares(of: Mapping[str, float]) -> str:
-    """Return policies with their shares, those of equal shares together: ``A and B (50 % each), C (7 %)``."""
+    """Return policies with their shares, those of equal shares together: ``A and B (50 % each); C (7 %)``."""
     together: dict[str, list[str]] = {}
-    for policy, share in of.items():
+    for policy, share in sorted(of.items(), key=lambda pair: -pair[1]):
         together.setdefault(percent(share), []).append(policy)
-    return ", ".join(
+    return "; ".join(
         f"{_names(policies)} ({share}{' each' if len(policies) > 1 else ''})"
         for share, policies in together.items()
     )
