@@ -153,10 +153,10 @@ def _frame(keep: np.ndarray, ratio: float, share: str | None = None) -> dict[str
         "blocks": len(blocks),
         "logical_saving": float(1 - keep.mean()),
         "physical_reclaim": float((~held).mean()),
-        "stranded_tokens": int((~blocks[held]).sum()),
+        "dead_tokens_held": int((~blocks[held]).sum()),
         "compaction": {"freed_blocks": 1 if moves else 0, "moves": moves},
     }
-    return frame if share is None else {**frame, "share": share}
+    return frame if share is None else {**frame, "share": share, "stranded": 0.475}
 
 
 def block_maps() -> list[dict[str, Any]]:
@@ -249,6 +249,8 @@ def _ledger(file: str, policy: str, tables: str, reclaim: float) -> dict[str, An
     return {
         "file": file,
         "policy": policy,
+        "model": "maker/tiny-model",
+        "ratio": 0.5,
         "layers": 30,
         "kv_heads": 3,
         "tokens": 1024,

@@ -189,7 +189,7 @@ def test_several_files_are_averaged_in_the_table(tmp_path):
     table = call("audit", one, two, one).out
     assert re.search(r"a +84\.4% +37\.5%", table)
     assert re.search(r"b +93\.8% +0\.0%", table)
-    assert "2 files, measured. Means over 1-2 masks a policy." in " ".join(table.split())
+    assert "2 files, measured. Means over 1-2 masks per policy." in " ".join(table.split())
     assert len(ledgers(one, two, one)) == 9
 
 
@@ -219,7 +219,7 @@ def test_the_results_folder(masks, tmp_path):
     with (out / "audit.csv").open(newline="") as file:
         flat = list(csv.DictReader(file))
     nested = [f"compaction_{key}" for key in COMPACTION] + [f"packing_{key}" for key in PACKING]
-    assert list(flat[0]) == ["file", *LEDGER, *nested, "bytes_freed"]
+    assert list(flat[0]) == ["file", "model", "ratio", *LEDGER, *nested, "bytes_freed"]
     assert [row["packing_moved_bytes"] for row in flat] == [
         str(row["packing"]["moved_bytes"]) for row in rows
     ]

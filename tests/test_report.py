@@ -76,7 +76,7 @@ def test_prose_and_key_numbers_come_from_the_tables(built: dict[str, Section]) -
     assert "0.4700 ± 0.0200 of the blocks" in built["shapes"].prose[1]
     keys = [key for section in built.values() for key in section.key_numbers]
     assert ("0.0015 %", "closed form") in [(key.value, key.evidence) for key in keys]
-    assert ("0.4700 ± 0.0200", "simulated, n = 30") in [(key.value, key.evidence) for key in keys]
+    assert ("47.0 ± 2.0 %", "simulated, n = 30") in [(key.value, key.evidence) for key in keys]
 
 
 def test_no_number_is_missing_from_the_words(built: dict[str, Section]) -> None:
@@ -143,8 +143,20 @@ def test_a_row_that_its_series_does_not_name_is_named(built: dict[str, Section])
         name: figure(built, name).default(400, LIGHT).to_dict()["usermeta"]["columns"]
         for name in ("masks-tables", "shapes-reclaim")
     }
-    assert columns["masks-tables"][:2] == [["Row", "row"], ["Series", "label"]]
+    assert columns["masks-tables"][:2] == [["Policy", "row"], ["Series", "label"]]
     assert columns["shapes-reclaim"][0] == ["Series", "label"]
+
+
+def test_the_naming_cells_tell_all_rows_of_a_values_table_apart(built: dict[str, Section]) -> None:
+    for found in (found for section in built.values() for found in section.figures):
+        for drawing in found.drawings.values():
+            chart = drawing(400, LIGHT).to_dict()
+            fields = {"row", "label", "x_text", "kind", "asked"}
+            naming = [field for _, field in chart["usermeta"]["columns"] if field in fields]
+            rows = chart["datasets"][chart["data"]["name"]]
+            named = [tuple(row[field] for field in naming) for row in rows]
+            assert len(set(named)) == len(named), found.id
+            assert not any("undefined" in str(row[field]) for row in rows for field in ("value", "n"))
 
 
 def test_few_free_blocks_are_a_count_with_its_interval(study: Path, tmp_path: Path) -> None:

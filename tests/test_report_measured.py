@@ -147,7 +147,7 @@ def test_the_ledger_at_a_half_is_the_table(section: Section) -> None:
     assert len(ledger.rows) == 12
     assert ledger.rows[0][0] == "StreamingLLM"
     assert column(ledger, "Reclaim, shared table")["ChunkKV-16 (SnapKV)"] == "0.089 ± 0.008"
-    assert column(ledger, "Reclaim, a table a head")["SnapKV"] == "0.224 ± 0.019"
+    assert column(ledger, "Reclaim, a table per head")["SnapKV"] == "0.224 ± 0.019"
     assert column(ledger, "Top-1 agreement")["Random"] == "0.605 ± 0.034"
     assert column(ledger, "Retained")["H2O"] == "0.500 ± 0.000"
 

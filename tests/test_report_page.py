@@ -115,7 +115,7 @@ def test_two_audits_keep_their_ids_apart(audit: Path, tmp_path: Path) -> None:
     page = render_page([audit, report_tables.write_audit(tmp_path / "other", ("h2o",))])
     ids = [attributes["id"] for _, attributes in Reader(page).elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    assert "Keep masks of a real model (other)" in page
+    assert "Keep masks of tiny-model, audited (other)" in page
 
 
 def test_figures_are_written_twice_alike_and_leave_other_files(audit: Path, tmp_path: Path) -> None:
@@ -152,11 +152,6 @@ def _without_column(folder: Path) -> None:
     table.drop("metric").write_csv(folder / "results_summary.csv")
 
 
-def _without_experiment(folder: Path) -> None:
-    table = pl.read_csv(folder / "results_summary.csv", infer_schema_length=None)
-    table.filter(pl.col("experiment") != "admission").write_csv(folder / "results_summary.csv")
-
-
 def _alter_block_map(folder: Path, key: str, value: object) -> None:
     file = folder / "interactive_data.json"
     data = json.loads(file.read_text())
@@ -182,7 +177,6 @@ def _alter_block_map(folder: Path, key: str, value: object) -> None:
         pytest.param(_put("interactive_data.json", '{"block_maps": [{}]}'), id="an-empty-block-map"),
         pytest.param(_put("interactive_data.json", '{"block_maps": 3}'), id="a-number-for-block-maps"),
         pytest.param(_without_column, id="a-column-short"),
-        pytest.param(_without_experiment, id="an-experiment-short"),
         pytest.param(lambda folder: _alter_block_map(folder, "keep", "00"), id="a-mask-too-short"),
         pytest.param(lambda folder: _alter_block_map(folder, "keep", "zz" * 64), id="a-mask-not-hex"),
         pytest.param(lambda folder: _alter_block_map(folder, "share", "0"), id="a-share-too-short"),
@@ -200,6 +194,16 @@ def test_an_alien_folder_is_refused_in_one_line(tmp_path: Path, spoil: Callable[
     assert "\n" not in message
     assert str(tmp_path) in message
     assert re.search(r"\b(pass|run)\b", message)
+
+
+def test_a_section_is_left_out_where_its_experiment_is_absent(tmp_path: Path) -> None:
+    folder = report_tables.write_study(tmp_path)
+    table = pl.read_csv(folder / "results_summary.csv", infer_schema_length=None)
+    without = ~pl.col("experiment").is_in(["admission"]) & ~pl.col("experiment").str.starts_with("frontier/")
+    table.filter(without).write_csv(folder / "results_summary.csv")
+    ids = {attributes.get("id") for _, attributes in Reader(render_page([folder])).elements}
+    assert {"blocks", "bound", "shapes", "correlation", "compaction", "published"} <= ids
+    assert ids.isdisjoint({"admission", "strategies"})
 
 
 def test_missing_folders_files_and_nothing_are_refused(tmp_path: Path) -> None:

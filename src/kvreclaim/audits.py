@@ -16,19 +16,21 @@ from kvreclaim.results import SCHEMA, ResultsFolder, as_csv, as_json
 
 @dataclass(frozen=True)
 class FileAudit:
-    """One mask of a file under one layout."""
+    """One mask of a file under one layout, with what the file says of the mask's origin."""
 
     file: str
     ledger: Ledger
+    model: str | None = None
+    ratio: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the file's name and the ledger as plain, JSON-ready values."""
         return {"file": self.file, **self.ledger.to_dict()}
 
     def flat(self) -> dict[str, Any]:
-        """Return the same in one level: ``compaction.min_blocks`` becomes ``compaction_min_blocks``."""
-        flat: dict[str, Any] = {}
-        for key, value in self.to_dict().items():
+        """Return it all in one level, with the origin: ``compaction_moved_tokens`` was nested."""
+        flat: dict[str, Any] = {"file": self.file, "model": self.model, "ratio": self.ratio}
+        for key, value in self.ledger.to_dict().items():
             flat |= (
                 {f"{key}_{name}": item for name, item in value.items()}
                 if isinstance(value, dict)
@@ -65,10 +67,9 @@ def audit_files(
     rows = []
     for file, masks in masks_of.items():
         for mask in masks:
-            rows += [
-                FileAudit(file, audit(mask, _with_windows(layout, mask, geometry), geometry))
-                for layout in layouts
-            ]
+            ledgers = [audit(mask, _with_windows(layout, mask, geometry), geometry) for layout in layouts]
+            origin = mask.metadata
+            rows += [FileAudit(file, ledger, origin.model, origin.ratio) for ledger in ledgers]
         advance()
     return rows
 

@@ -48,10 +48,12 @@ def block_map_frame(mask: KeepMask, block_size: int, compression_ratio: float) -
     -------
     dict
         ``compression_ratio``, ``tokens``, ``keep`` (hex of the live tokens' bits, first token in the highest
-        bit), ``share`` (one hex digit a token, the share of heads that keep it in 15ths, rounded up; only
-        where there is more than one head), the ledger's ``blocks``, ``free_blocks``, ``logical_saving``,
-        ``physical_reclaim``, ``stranded_tokens``, and ``compaction`` with ``freed_blocks`` and ``moves``
-        ``[source, destination]`` as slots (block × block size + slot in the block).
+        bit), the ledger's ``blocks``, ``free_blocks``, ``logical_saving``, ``physical_reclaim``,
+        ``dead_tokens_held`` (tokens in held blocks that are dead in every head), and ``compaction`` with
+        ``freed_blocks`` and ``moves`` ``[source, destination]`` as slots (block × block size + slot in the
+        block). Where there is more than one head, also ``share`` (one hex digit per token, the share of heads
+        that keep it in 15ths, rounded up) and the ledger's ``stranded``, the share of the KV pairs held that
+        are dead.
     """
     layout = BlockLayout(block_size)
     ledger = audit(mask, layout)
@@ -64,11 +66,11 @@ def block_map_frame(mask: KeepMask, block_size: int, compression_ratio: float) -
         "free_blocks": ledger.free_blocks,
         "logical_saving": ledger.logical_saving,
         "physical_reclaim": ledger.physical_reclaim,
-        "stranded_tokens": _filled_slots_held(live, block_size) - ledger.live_union,
+        "dead_tokens_held": _filled_slots_held(live, block_size) - ledger.live_union,
         "compaction": {"freed_blocks": ledger.compaction.freed_blocks, "moves": _moves(mask, layout)},
     }
     if mask.layers * mask.kv_heads > 1:
-        frame["share"] = _share(mask)
+        frame |= {"share": _share(mask), "stranded": ledger.stranded}
     return frame
 
 

@@ -61,10 +61,10 @@ def test_the_slider_shows_the_masks_of_the_data(page: Any) -> None:
             words = page.locator("#block-map .block-map-words").inner_text()
             percent = round(100 * frame["compression_ratio"])
             assert words.startswith(f"h2o, {percent} % evicted: {frame['free_blocks']} of 32 blocks freed")
-            assert f"{frame['stranded_tokens']} dead tokens" in words
+            assert f"{frame['dead_tokens_held']} dead tokens" in words
             bits = np.unpackbits(np.frombuffer(bytes.fromhex(frame["keep"]), np.uint8))
             assert page.locator(CELLS).evaluate_all(LIVE_SLOTS) == np.flatnonzero(bits).tolist()
-            assert cells(page, "held") == frame["stranded_tokens"]
+            assert cells(page, "held") == frame["dead_tokens_held"]
             assert cells(page, "freed") == 16 * frame["free_blocks"]
             assert slider.first.get_attribute("aria-valuetext") == f"{percent} % evicted"
         page.keyboard.press("ArrowRight")

@@ -148,7 +148,7 @@ def _amounts(rows: list[FileAudit]) -> list[Amount]:
 
 
 def _ranked(rows: list[FileAudit], kind: str) -> dict[str, list[FileAudit]]:
-    """Group rows by policy: best first by physical reclaim in tables of one kind, then by pairs moved."""
+    """Group rows by policy, in the order of blocks freed in tables of a kind, then of pairs moved."""
     policies: dict[str, list[FileAudit]] = {}
     for row in rows:
         policies.setdefault(row.ledger.policy, []).append(row)
@@ -185,7 +185,7 @@ def _caption(kind: str, files: int, counts: set[int]) -> str:
     over = (
         ""
         if counts == {1}
-        else f" Means over {'-'.join(str(count) for count in sorted(counts))} masks a policy."
+        else f" Means over {'-'.join(str(count) for count in sorted(counts))} masks per policy."
     )
     return (
         f"{files} file{'s' if files > 1 else ''}, measured.{over} "

@@ -42,6 +42,8 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
     "audit.csv": {
         "file": pl.String,
         "policy": pl.String,
+        "model": pl.String,
+        "ratio": pl.Float64,
         "layers": pl.Int64,
         "kv_heads": pl.Int64,
         "tokens": pl.Int64,
@@ -235,8 +237,10 @@ def _check_block_map(block_map: Mapping[str, Any]) -> None:
         moves = frame["compaction"]["moves"]
         if not all(len(move) == 2 and all(0 <= slot < slots for slot in move) for move in moves):
             raise ValueError("a move is no pair of slots of the block map")
-        for key in ("compression_ratio", "free_blocks", "blocks", "stranded_tokens"):
+        for key in ("compression_ratio", "free_blocks", "blocks", "dead_tokens_held"):
             if not isinstance(frame[key], int | float):
                 raise ValueError(f"{key} is not a number")
+        if not isinstance(frame.get("stranded"), int | float | None):
+            raise ValueError("stranded is not a number")
         if not isinstance(frame["compaction"]["freed_blocks"], int):
             raise ValueError("freed_blocks is not a number")

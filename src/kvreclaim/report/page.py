@@ -58,18 +58,19 @@ def render_page(folders: Sequence[str | PathLike[str]]) -> str:
     """
     read = [Folder(folder) for folder in folders]
     built = sections(read)
+    charts = _Charts.of(built)
     template = Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html.jinja"))
     return template.render(
         title=TITLE,
         summary=_summary(read),
         key_numbers=[key for section in built for key in section.key_numbers],
-        sections=[_section(section) for section in built],
+        sections=[_section(section, charts) for section in built],
         runs=[_run(folder) for folder in read],
         style=Markup(_asset("page.css") + _ink_css()),  # noqa: S704  # the package's own files
         bundle=Markup(_bundle()),  # noqa: S704  # vl-convert's
         block_map_script=Markup(_asset("block_map.js")),  # noqa: S704
         page_script=Markup(_asset("page.js")),  # noqa: S704
-        data=Markup(script_json(_data(built))),  # noqa: S704  # escaped by script_json
+        data=Markup(script_json(_data(built, charts))),  # noqa: S704  # escaped by script_json
     )
 
 
@@ -111,11 +112,17 @@ def _summary(folders: Sequence[Folder]) -> list[str]:
         if "observed" in kinds
         else " None of them was observed in a running serving engine, and none is a speed."
     )
+    study = REFERENCES["study"]
+    reproduced = (
+        f" Reproduced here is a published study, “{study.title}” ({study.where})."
+        if any(folder.command == "reproduce" for folder in folders)
+        else ""
+    )
     return [
         "Compressing the KV cache drops tokens; a serving runtime gives memory back in whole blocks. What "
         "counts is the number of blocks left without a survivor, and that depends on where the survivors "
-        "lie and on how many heads share a block table.",
-        f"Every number below says what it is: {', '.join(kinds)}.{missing} Point at a mark for its exact "
+        f"lie and on how many heads share a block table.{reproduced}",
+        f"Every number says what it is: {', '.join(kinds)}.{missing} Point at a mark for its exact "
         "value and spread, press a legend entry to hide a series, or open the table under a figure.",
     ]
 
@@ -145,7 +152,7 @@ def _words(value: Any) -> str:
     return PurePath(value).name if isinstance(value, str) else str(value)
 
 
-def _section(section: Section) -> dict[str, Any]:
+def _section(section: Section, charts: _Charts) -> dict[str, Any]:
     """Return a section as the template reads it; controls of several figures stand above them all."""
     narrow = [figure for figure in section.figures if not figure.wide]
     uses = [control for figure in section.figures for control in figure.controls if len(control.options) > 1]
@@ -156,28 +163,26 @@ def _section(section: Section) -> dict[str, Any]:
         "recorded": section.recorded,
         "prose": section.prose,
         "shared": shared,
-        "parts": [_item(item, shared) for item in section.items],
+        "parts": [_item(item, shared, charts) for item in section.items],
         "notes_beside": len(narrow) % 2 == 1,
         "references": [REFERENCES[key] for key in section.sources],
     }
 
 
-def _item(item: Item, shared: list[Control]) -> dict[str, Any]:
+def _item(item: Item, shared: list[Control], charts: _Charts) -> dict[str, Any]:
     """Return an item as the template reads it."""
     if isinstance(item, Notes):
         return {"kind": "notes", "title": item.title, "texts": item.texts}
     words = {"id": item.id, "title": item.title, "caption": item.caption}
     if isinstance(item, Figure):
         own = [control for control in item.controls if control not in shared and len(control.options) > 1]
-        spread = item.spread if any(not kind.startswith("closed form") for kind in item.evidence) else ""
         legend = [_legend_entry(key) for key in item.series]
         return {
             **words,
             "kind": "figure",
             "controls": own,
             "series": legend,
-            "evidence": item.evidence,
-            "spread": spread,
+            "evidence": charts.evidence(item),
             "wide": item.wide,
         }
     if isinstance(item, BlockMaps):
@@ -189,6 +194,7 @@ def _item(item: Item, shared: list[Control]) -> dict[str, Any]:
         "kind": "table",
         "columns": item.columns,
         "numeric": item.numeric,
+        "folded": item.folded,
         "rows": _table_rows(item),
     }
 
@@ -216,10 +222,35 @@ def _table_rows(table: Table) -> list[list[tuple[str, str]]]:
 
 
 @dataclass
-class _Store:
-    """Chart data, each table once, however many charts show it."""
+class _Charts:
+    """All charts of a page as specifications, and their data: each table once, however many show it."""
 
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    specifications: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, built: Sequence[Section]) -> _Charts:
+        """Draw every figure of the sections, for all values of its controls."""
+        charts = cls()
+        for figure in (figure for section in built for figure in section.figures):
+            charts.specifications[figure.id] = {
+                "/".join(values): charts.specification(figure, values) for values in figure.drawings
+            }
+        return charts
+
+    def evidence(self, figure: Figure) -> list[str]:
+        """Return kinds and counts of the rows drawn, closed forms last, then what their spread is."""
+        names = {chart["datasets"][0]: None for chart in self.specifications[figure.id].values()}
+        rows = [
+            dict(zip(self.tables[name]["columns"], row, strict=True))
+            for name in names
+            for row in self.tables[name]["rows"]
+        ]
+        rows = [row for row in rows if row["role"] != "none"]
+        found = {(row["kind"].startswith("closed form"), row["kind"], row["n"]): None for row in rows}
+        kinds = [kind if n == "–" else f"{kind}, n = {n}" for _, kind, n in sorted(found)]
+        varies = any(figure.spread[0] in f"{row['value']}{row['x_text']}" for row in rows)
+        return [*kinds, figure.spread] if varies else kinds
 
     def specification(self, figure: Figure, values: tuple[str, ...]) -> dict[str, Any]:
         """Return a chart's specification, its data moved to the store; the main table's name comes first."""
@@ -241,13 +272,12 @@ def _short(value: Any) -> Any:
     return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
-def _data(built: Sequence[Section]) -> dict[str, Any]:
+def _data(built: Sequence[Section], charts: _Charts) -> dict[str, Any]:
     """Return everything that the scripts read."""
-    store = _Store()
     figures = {
         figure.id: {
             "controls": [{"id": control.id, "first": control.values[0]} for control in figure.controls],
-            "charts": {"/".join(values): store.specification(figure, values) for values in figure.drawings},
+            "charts": charts.specifications[figure.id],
         }
         for section in built
         for figure in section.figures
@@ -262,4 +292,4 @@ def _data(built: Sequence[Section]) -> dict[str, Any]:
         }
         for theme in (LIGHT, DARK)
     }
-    return {"themes": themes, "data": store.tables, "figures": figures, "blockMaps": maps}
+    return {"themes": themes, "data": charts.tables, "figures": figures, "blockMaps": maps}

@@ -1,13 +1,13 @@
 """Which sections a results folder gives, and their order on the page.
 
 To add a part, write ``sections/<part>.py`` with a function ``build(folder) -> Section`` and name it here with
-the command whose folders it reads.
+the command whose folders it reads, and the experiments without which a folder has no such section.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from kvreclaim.errors import InputError
 from kvreclaim.report.folder import Folder
@@ -24,20 +24,37 @@ from kvreclaim.report.sections import (
     shapes,
     strategies,
 )
+from kvreclaim.report.summary import Summary
 
 Build = Callable[[Folder], Section]
 
-PARTS: tuple[tuple[str, Build], ...] = (
-    ("reproduce", blocks.build),
-    ("reproduce", bound.build),
-    ("reproduce", shapes.build),
-    ("reproduce", strategies.build),
-    ("reproduce", correlation.build),
-    ("reproduce", compaction.build),
-    ("reproduce", admission.build),
-    ("audit", masks.build),
-    ("measure", measured.build),
-    ("reproduce", published.build),
+
+@dataclass(frozen=True)
+class Part:
+    """A section: the command whose folders it reads, its function, the experiments that it needs."""
+
+    command: str
+    build: Build
+    experiments: tuple[str, ...] = ()
+
+    def reads(self, folder: Folder) -> bool:
+        """Tell whether a folder is of this part's command and has its experiments."""
+        if folder.command != self.command:
+            return False
+        return not self.experiments or set(self.experiments) <= Summary.of(folder).experiments
+
+
+PARTS: tuple[Part, ...] = (
+    Part("reproduce", blocks.build),
+    Part("reproduce", bound.build, bound.EXPERIMENTS),
+    Part("reproduce", shapes.build, shapes.EXPERIMENTS),
+    Part("reproduce", strategies.build, strategies.EXPERIMENTS),
+    Part("reproduce", correlation.build, correlation.EXPERIMENTS),
+    Part("reproduce", compaction.build, compaction.EXPERIMENTS),
+    Part("reproduce", admission.build, admission.EXPERIMENTS),
+    Part("audit", masks.build),
+    Part("measure", measured.build),
+    Part("reproduce", published.build),
 )
 
 
@@ -53,7 +70,7 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
         raise InputError(
             "no results folder is given: pass at least one, as `kvreclaim reproduce --out DIR` writes it"
         )
-    known = {command for command, _ in PARTS}
+    known = {part.command for part in PARTS}
     for folder in folders:
         if folder.command not in known:
             raise InputError(
@@ -61,10 +78,9 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
                 f"{', '.join(sorted(known))}"
             )
     built: list[Section] = []
-    for command, build in PARTS:
-        of_command = [folder for folder in folders if folder.command == command]
-        for place, folder in enumerate(of_command):
-            section = build(folder)
+    for part in PARTS:
+        for place, folder in enumerate(folder for folder in folders if part.reads(folder)):
+            section = part.build(folder)
             built.append(section if place == 0 else _renamed(section, folder, place + 1))
     return tuple(built)
 

@@ -60,10 +60,9 @@ class Figure:
         The groups of buttons that choose the drawing.
     series
         Keys of the legend's entries, for `theme.look`.
-    evidence
-        Kind and count of the numbers drawn, such as ``("simulated, n = 30", "closed form")``.
     spread
-        What the spread of numbers that are no closed forms is.
+        What the spread of its numbers is, after the sign that marks it in their texts; kinds, counts and
+        whether there is a spread are read off the rows drawn.
     wide
         Whether the figure takes the page's whole width.
 
@@ -79,7 +78,6 @@ class Figure:
     drawings: Mapping[tuple[str, ...], Drawing]
     controls: tuple[Control, ...] = ()
     series: tuple[str, ...] = ()
-    evidence: tuple[str, ...] = ()
     spread: str = "± population standard deviation"
     wide: bool = False
 
@@ -129,7 +127,10 @@ class BlockMaps:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; `tones` colours a row's last cell ("good", "fair", "bad" or "")."""
+    """A table of texts; `tones` colours a row's last cell ("good", "fair", "bad" or "").
+
+    A long table is `folded`: shown when asked for.
+    """
 
     id: str
     title: str
@@ -138,6 +139,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     numeric: frozenset[int] = frozenset()
     tones: tuple[str, ...] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True)

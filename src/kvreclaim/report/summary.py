@@ -26,6 +26,11 @@ class Summary:
         """Read the summary of a folder."""
         return cls(folder.table("results_summary.csv"), str(folder.path / "results_summary.csv"))
 
+    @property
+    def experiments(self) -> set[str]:
+        """The experiments that have rows, without their settings."""
+        return {name.partition("/")[0] for name in self.frame["experiment"].unique()}
+
     def rows(self, experiment: str, *metrics: str) -> pl.DataFrame:
         """Return an experiment's rows (of the given metrics) that have a mean.
 

@@ -65,8 +65,8 @@ SERIES: Mapping[str, Series] = {
     "ratio-of-means": Series("Ratio of the means", "#d6720f", "#e2501f", "diamond"),
     "total-ratio": Series("Credited with blocks already free", "#6c7080", "#b4b6ba", "square"),
     # block tables
-    "per_head": Series("One table a head", "#c98408", "#f8d252", "triangle-up"),
-    "per_layer": Series("One table a layer", "#840f42", "#e0246c", "square"),
+    "per_head": Series("One table per head", "#c98408", "#f8d252", "triangle-up"),
+    "per_layer": Series("One table per layer", "#840f42", "#e0246c", "square"),
     "shared": Series("One shared table", "#1b86ea", "#4aa8fb", "circle"),
 }
 

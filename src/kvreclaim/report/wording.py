@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import polars as pl
-
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -40,6 +38,14 @@ def percent(value: float) -> str:
     return f"{share:.{digits}f} %"
 
 
+def percent_with_spread(mean: float, std: float | None) -> str:
+    """Return shares as ``47.0 ± 2.2 %``, with two digits of the spread; the mean alone without one."""
+    if not std:
+        return percent(mean)
+    decimals = max(0, 1 - math.floor(math.log10(100 * std)))
+    return f"{_digits(100 * mean, decimals)} ± {_digits(100 * std, decimals)} %"
+
+
 def mebibytes(value: float) -> str:
     """Return bytes in MiB, such as ``205.9 MiB``."""
     return f"{value / 2**20:,.1f} MiB"
@@ -55,9 +61,19 @@ def with_spread(mean: float | None, std: float | None) -> str:
     return f"{_digits(mean, decimals)} ± {_digits(std, decimals)}"
 
 
-def fixed(mean: float, std: float, digits: int = 3) -> str:
-    """Return ``mean ± std`` with a given number of decimals, for a column of a table."""
-    return f"{_digits(mean, digits)} ± {_digits(std, digits)}"
+def fixed(mean: float, std: float | None, digits: int = 3) -> str:
+    """Return ``mean ± std`` for a column of a table; the mean alone where nothing varies (`std` is None).
+
+    Parameters
+    ----------
+    mean, std
+        The number and its spread.
+    digits
+        Decimals; more where a mean that is not 0 would read as 0.
+    """
+    if mean != 0:
+        digits = max(digits, -math.floor(math.log10(abs(mean))))
+    return _digits(mean, digits) if std is None else f"{_digits(mean, digits)} ± {_digits(std, digits)}"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -68,12 +84,6 @@ def listed(names: Sequence[str]) -> str:
 def evidence(kind: str, n: int | None) -> str:
     """Return the kind of a number and, but for a closed form, its count: ``simulated, n = 30``."""
     return kind if kind.startswith("closed form") or n is None else f"{kind}, n = {n:,}"
-
-
-def evidence_of(table: pl.DataFrame) -> tuple[str, ...]:
-    """Return every kind and count in a table with columns `kind` and `n`, simulated ones first."""
-    found = table.select("kind", "n").unique().sort("kind", "n", descending=True).rows()
-    return tuple(dict.fromkeys(evidence(kind, n) for kind, n in found))
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,11 @@ class Quantity:
     def text(self) -> str:
         """``0.4700 ± 0.0218``, or the value alone where it is a closed form."""
         return with_spread(self.mean, None if self.kind.startswith("closed form") else self.std)
+
+    @property
+    def percent(self) -> str:
+        """``47.0 ± 2.2 %``, or ``0.0015 %`` where it is a closed form."""
+        return percent_with_spread(self.mean, None if self.kind.startswith("closed form") else self.std)
 
     @property
     def evidence(self) -> str:

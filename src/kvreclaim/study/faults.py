@@ -20,7 +20,7 @@ FAULTS = (
         "bound",
         "qᴮ is called a worst case and a lower bound. It is neither: it is the mean for independent "
         "scatter. One survivor in every block frees nothing at q = 15/16, where q¹⁶ is .36. The true floor "
-        "is max(0, 1 - B(1 - q)).",
+        "is max(0, 1\u00a0−\u00a0B(1\u00a0−\u00a0q)).",
     ),
     Fault(
         "finite-sequence",
@@ -31,8 +31,8 @@ FAULTS = (
     Fault(
         "few-tokens-moved",
         "shapes",
-        "The 0.6 % of survivors that StreamingLLM moves are 0 to 4 tokens a run: the sinks, merged into the "
-        "window's first block. The share falls as 1/length, and the .47 is freed with no move at all.",
+        "The 0.6 % of survivors that StreamingLLM moves are 0 to 4 tokens per run: the sinks, merged into "
+        "the window's first block. The share falls as 1/length, and the .47 is freed with no move at all.",
     ),
     Fault(
         "boundary-blocks",
@@ -63,7 +63,7 @@ FAULTS = (
         "free-choice",
         "strategies",
         "That the reclaimability-aware policy sits in a favourable interior says little. The frontier of "
-        "least loss is convex, and every setting of the policy's beta lies close to it: .36 at 28 % is a "
+        "least loss is convex, and every setting of the policy's β lies close to it: .36 at 28 % is a "
         "point chosen on a curve.",
     ),
     Fault(
@@ -88,7 +88,7 @@ FAULTS = (
         "mean-of-ratios",
         "compaction",
         "6.65 is a mean of 30 heavy-tailed ratios. For one hole at a random offset its expectation is 5.66 "
-        "with a deviation of 4.4 a run; all slots freed over all tokens moved is 3.75, and steadier.",
+        "with a deviation of 4.4 per run; all slots freed over all tokens moved is 3.75, and steadier.",
     ),
     Fault(
         "orders-of-magnitude",

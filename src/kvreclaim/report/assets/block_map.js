@@ -44,6 +44,16 @@ function slotStates(blockMap, frame, afterMoves) {
 
 const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
 
+/** What the blocks still held keep of the dead: of many heads pairs too, as few tokens are dead in them all. */
+function heldInVain(frame) {
+  const dead = frame.dead_tokens_held;
+  if (frame.stranded === undefined || frame.stranded === null) {
+    return `${count(dead, "dead token")} still held beside survivors.`;
+  }
+  const pairs = `${Math.round(100 * frame.stranded)} % of the KV pairs still held are dead`;
+  return `${pairs}; ${count(dead, "token")} held ${dead === 1 ? "is" : "are"} dead in every head.`;
+}
+
 /** What the map shows, in words and numbers. */
 function describe(blockMap, frame, step) {
   const moves = frame.compaction.moves.length;
@@ -60,10 +70,7 @@ function describe(blockMap, frame, step) {
   if (step === "compacted") {
     return `${head}after ${count(moves, "move")}, ${frame.free_blocks + more} of ${blocks} are free.`;
   }
-  return (
-    `${head}${frame.free_blocks} of ${blocks} freed without a copy; ` +
-    `${count(frame.stranded_tokens, "dead token")} still held beside survivors.`
-  );
+  return `${head}${frame.free_blocks} of ${blocks} freed without a copy; ${heldInVain(frame)}`;
 }
 
 class BlockMapView {

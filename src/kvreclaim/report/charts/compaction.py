@@ -70,10 +70,16 @@ def slots_per_move(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme
         one = table.filter(pl.col("policy") == policy).with_columns(
             policy=pl.col("metric").replace_strict(RATIOS)
         )
-        rows = with_marks(one, "dot") if one["mean"].is_finite().any() else drawn(one, "none")
+        rows = (
+            with_marks(one, "dot")
+            if one["mean"].is_finite().any()
+            else drawn(one, "none").with_columns(value=pl.lit("no copy needed"))
+        )
         mean_ratio = rows.filter(pl.col("series") == "ratio-mean", pl.col("role") == "dot")
         words = (
-            "no copy needed: no ratio" if mean_ratio.is_empty() else f"{mean_ratio['value'][0]} slots/move"
+            "no copy needed: no ratio"
+            if mean_ratio.is_empty()
+            else f"{mean_ratio['value'][0]} slots per move"
         )
         parts.append(rows.with_columns(row=pl.lit(label(policy)), row_value=pl.lit(words)))
     rows = pl.concat(parts)
@@ -92,21 +98,34 @@ def moved_tokens(table: pl.DataFrame, scale: Scale, width: Width, theme: Theme) 
     table
         Rows of the metrics moved_tokens (and its lower bound) and moved_bytes.
     scale
-        Of the moved tokens; on a logarithmic one a pattern that moves none has no bar.
+        Of the moved tokens; on a logarithmic one, where a bar's length means nothing, they are dots, and a
+        pattern that moves none has none.
     width, theme
         As in `plot`.
     """
     moves = table.filter(pl.col("metric").str.starts_with("moved_tokens"))
-    sizes = dict(table.filter(pl.col("metric") == "moved_bytes").select("policy", "mean").rows())
-    words = [
-        f"{mean:,.1f} tokens, {mebibytes(sizes[policy])}"
-        for policy, mean in moves.select("policy", "mean").rows()
-    ]
+    token_bytes = _bytes_per_token(table)
     top = 10 ** len(str(int(moves["mean"].max() or 1)))  # type: ignore[arg-type]  # polars types a maximum loosely
-    rows = with_marks(moves.with_columns(remark=pl.Series(words)), "bar")
+    rows = with_marks(moves, "dot" if scale == "log" else "bar")
+    sizes = [mebibytes(mean * token_bytes) for mean in rows["mean"]]
+    tokens = [f"{mean:,.1f} tokens" for mean in rows["mean"]]
+    rows = rows.with_columns(
+        row_value=pl.Series([", ".join(words) for words in zip(tokens, sizes, strict=True)]),
+        value=pl.Series([f"{value} ({size})" for value, size in zip(rows["value"], sizes, strict=True)]),
+    )
     if scale == "log":
         axis = Axis("Tokens moved", "log", domain=(1, top))
-        rows = rows.with_columns(pl.col("start", "low", "mean", "high").clip(1.0))
+        moved = pl.col("mean") > 0
+        rows = rows.with_columns(
+            pl.col("low").clip(1.0), role=pl.when(moved).then("role").otherwise(pl.lit("none"))
+        )
     else:
         axis = Axis("Tokens moved", domain=(0, top / 5))
     return labelled_rows(rows, axis, width, theme, x_name="Tokens moved")
+
+
+def _bytes_per_token(table: pl.DataFrame) -> float:
+    """Return the bytes of one token, from the pattern that moves the most."""
+    most = table.filter(metric="moved_tokens").sort("mean").row(-1, named=True)
+    size = table.filter(metric="moved_bytes", policy=most["policy"])["mean"][0]
+    return float(size / most["mean"]) if most["mean"] else 0.0

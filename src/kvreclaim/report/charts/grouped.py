@@ -45,7 +45,8 @@ def grouped_rows(rows: pl.DataFrame, x: Axis, width: Width, theme: Theme, *, x_n
     track = base.mark_rule(color=TRACK, strokeWidth=1.5).encode(x=left, x2=right)
     bars = pointed.mark_bar(orient="horizontal", size=_BAR, clip=True)
     layers = [*_words(pixels), track, bars.encode(x=at_x, x2="start:Q", color=encodings.colour())]
-    layers += _intervals(base)
+    ends = pointed.mark_tick(orient="vertical", size=_BAR, thickness=2)  # a bar of 0 is seen by its end
+    layers += [ends.encode(x=at_x, color=encodings.colour()), *_intervals(base)]
     if theme.interactive:  # the whole lane answers a pointer, as an empty bar has no area to point at
         lanes = pointed.mark_bar(orient="horizontal", size=_LANE, opacity=0)
         layers.append(lanes.encode(x=left, x2=right))

@@ -49,7 +49,7 @@ def labelled_rows(
     # Rows that are named by their series need no legend, and no name besides.
     named = set(rows["label"]) == set(groups)
     encodings = Encodings(rows, theme, legend=not named)
-    shown = [*([] if named else [("Row", "row")]), *columns(x_name)]
+    shown = [*([] if named else [("Policy", "row")]), *columns(x_name)]
     at_x = alt.X("mean:Q", axis=x.axis(), scale=x.to_scale())
     places = alt.Scale(domain=groups, paddingInner=0, paddingOuter=0)
     base = alt.Chart().encode(y=alt.Y("row:N", sort=groups, axis=None, scale=places))

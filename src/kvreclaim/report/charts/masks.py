@@ -5,16 +5,16 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.labelled import labelled_rows
+from kvreclaim.report.charts.grouped import grouped_rows
 from kvreclaim.report.charts.plot import Axis
 from kvreclaim.report.charts.rows import drawn
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 
 
-def _dots(table: pl.DataFrame, title: str, width: Width, theme: Theme) -> alt.LayerChart:
-    rows = drawn(table, "dot").with_columns(row=table["name"], row_value=table["words"])
-    return labelled_rows(rows, Axis(title, domain=(0, 1)), width, theme, x_name="Share of blocks")
+def _bars(table: pl.DataFrame, title: str, width: Width, theme: Theme) -> alt.LayerChart:
+    rows = drawn(table, "bar").with_columns(row=table["name"], row_value=table["words"])
+    return grouped_rows(rows, Axis(title, domain=(0, 1)), width, theme, x_name="Share of blocks")
 
 
 def by_block_tables(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
@@ -28,7 +28,7 @@ def by_block_tables(table: pl.DataFrame, width: Width, theme: Theme) -> alt.Laye
     width, theme
         As in `plot`.
     """
-    return _dots(table, "Physical reclaim (share of blocks)", width, theme)
+    return _bars(table, "Physical reclaim (share of blocks)", width, theme)
 
 
 def by_remedy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
@@ -41,4 +41,4 @@ def by_remedy(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart
     width, theme
         As in `plot`.
     """
-    return _dots(table, "Share of the shared table's blocks", width, theme)
+    return _bars(table, "Share of the shared table's blocks", width, theme)

@@ -37,9 +37,13 @@ class Axis:
     def axis(self) -> alt.Axis:
         """Altair's axis."""
         if self.ticks is None:
-            return alt.Axis(title=self.title, tickCount=6, labelOverlap=True)
+            return alt.Axis(title=self.title, tickCount=6, labelOverlap=True, labelFlush=False)
         return alt.Axis(
-            title=self.title, values=list(self.ticks), tickCount=len(self.ticks), labelOverlap=False
+            title=self.title,
+            values=list(self.ticks),
+            tickCount=len(self.ticks),
+            labelOverlap=False,
+            labelFlush=False,
         )
 
     def to_scale(self) -> alt.Scale:

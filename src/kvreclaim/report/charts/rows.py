@@ -69,7 +69,7 @@ def drawn(
             ],
             "kind": table["kind"],
             "n": [
-                "–" if kind.startswith("closed form") else number(n)
+                "–" if kind.startswith("closed form") or n is None else number(n)
                 for kind, n in table.select("kind", "n").rows()
             ],
             "role": [role] * table.height,

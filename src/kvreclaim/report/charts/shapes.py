@@ -11,7 +11,7 @@ from kvreclaim.report.charts.plot import Axis
 from kvreclaim.report.charts.rows import drawn, label, line_of, with_marks
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
-from kvreclaim.report.wording import percent, with_spread
+from kvreclaim.report.wording import number, percent, with_spread
 
 _RECLAIM = Axis("Physical reclaim (share of blocks)", domain=(0, 0.6))
 _POWERS_OF_TWO = (1, 2, 4, 8, 16, 32, 64)
@@ -72,15 +72,18 @@ def with_compaction(table: pl.DataFrame, width: Width, theme: Theme) -> alt.Laye
         free, compacted, moved = (
             wide[policy, metric] for metric in ("physical_reclaim", "compacted_reclaim", "moved_fraction")
         )
-        for series, metric, start in (("at-eviction", free, 0.0), ("by-compaction", compacted, free["mean"])):
-            gained = metric["mean"] - start
+        gained, in_all = compacted["mean"] - free["mean"], with_spread(compacted["mean"], compacted["std"])
+        for series, metric, start, value in (
+            ("at-eviction", free, 0.0, with_spread(free["mean"], free["std"])),
+            ("by-compaction", compacted, free["mean"], f"{number(gained)} more, {in_all} in all"),
+        ):
             part = drawn(pl.DataFrame([{**metric, "policy": series}]), "bar")
             parts.append(
                 part.with_columns(
                     row=pl.lit(label(policy)),
                     row_value=pl.lit(f"{percent(moved['mean'])} of survivors move"),
                     start=pl.lit(start),
-                    value=pl.lit(with_spread(gained, metric["std"] if start == 0 else None)),
+                    value=pl.lit(value),
                     low=pl.col("mean"),
                     high=pl.col("mean"),
                 )

@@ -8,8 +8,9 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Figure, KeyNumber, Section
 from kvreclaim.report.sections.parts import faults, plain
 from kvreclaim.report.summary import Summary, at
-from kvreclaim.report.wording import evidence_of, number
+from kvreclaim.report.wording import number
 
+EXPERIMENTS = ("admission",)
 _SERIES = ("random", "lowest-importance", "reclaimability-aware", "block-wise", "random+compaction", "naive")
 
 
@@ -33,8 +34,8 @@ def build(folder: Folder) -> Section:
             f"blocks, all or none. Counting tokens, {admitted['naive'].text} requests should fit.",
             f"Random and lowest-importance eviction admit {admitted['random'].text} and {lowest.text}, "
             f"reclaimability-aware {aware.text}, block-wise {admitted['block-wise'].text}. Random eviction "
-            f"followed by compaction admits {admitted['random+compaction'].text}, after the copies of the "
-            "section above.",
+            f"followed by compaction admits {admitted['random+compaction'].text}, at the price of its "
+            "copies.",
             "Requests here have one size, arrive at once and never finish. What admission does to "
             "throughput and latency under traffic is another simulation.",
         ),
@@ -45,7 +46,6 @@ def build(folder: Folder) -> Section:
                 caption="Admission counts whole groups of eight blocks, so it moves in steps.",
                 drawings=plain(charts.by_policy, half),
                 series=_SERIES,
-                evidence=evidence_of(half),
             ),
             Figure(
                 id="admission-ratio",
@@ -56,7 +56,6 @@ def build(folder: Folder) -> Section:
                 ),
                 drawings=plain(charts.over_ratio, rows),
                 series=_SERIES,
-                evidence=evidence_of(rows),
             ),
             *faults(folder, "admission"),
         ),

@@ -10,8 +10,8 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Figure, Item, KeyNumber, Section
 from kvreclaim.report.sections.parts import LINEAR_FIRST, LOG_FIRST, faults, plain, scaled
 from kvreclaim.report.summary import Summary
-from kvreclaim.report.wording import evidence_of
 
+EXPERIMENTS = ("compaction",)
 _PATTERNS = ("random", "clustered-hole", "block-wise")
 
 
@@ -49,7 +49,6 @@ def _figures(summary: Summary) -> tuple[Item, ...]:
             ),
             drawings=plain(charts.sources, sources),
             series=tuple(charts.SOURCES.values()),
-            evidence=evidence_of(sources),
         ),
         Figure(
             id="compaction-slots-per-move",
@@ -63,7 +62,6 @@ def _figures(summary: Summary) -> tuple[Item, ...]:
             drawings=scaled(charts.slots_per_move, _every_pattern(ratios)),
             controls=(LOG_FIRST,),
             series=tuple(dict.fromkeys(charts.RATIOS.values())),
-            evidence=evidence_of(ratios),
         ),
         Figure(
             id="compaction-moves",
@@ -75,7 +73,6 @@ def _figures(summary: Summary) -> tuple[Item, ...]:
             drawings=scaled(charts.moved_tokens, moves),
             controls=(LINEAR_FIRST,),
             series=_PATTERNS,
-            evidence=evidence_of(moves),
         ),
     )
 
@@ -96,7 +93,7 @@ def build(folder: Folder) -> Section:
             "fewer moves.",
             f"After random eviction of half of the tokens it moves {moved.text} tokens and frees "
             f"{ratio.text} token slots for each. One clustered hole needs only its edges mended: "
-            f"{hole.text} slots a move as the mean over runs, {means.text} as the ratio of the "
+            f"{hole.text} slots per move as the mean over runs, {means.text} as the ratio of the "
             "means. Block-wise eviction needs no copy, so it has no ratio.",
             "Counted are tokens and bytes. Block tables, position metadata, kernels that wait, and the "
             "rotation of moved keys cost more on top; none of it is simulated.",
@@ -104,7 +101,9 @@ def build(folder: Folder) -> Section:
         items=(*_figures(summary), *faults(folder, "compaction")),
         key_numbers=(
             KeyNumber(
-                moved.text, "tokens to move before scattered survivors fill half of the pool", moved.evidence
+                moved.text,
+                "tokens have to move before scattered survivors fill half of the pool",
+                moved.evidence,
             ),
         ),
         sources=("study", "kv-compress", "vattention"),

@@ -8,8 +8,8 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Figure, Section
 from kvreclaim.report.sections.parts import faults, plain
 from kvreclaim.report.summary import Summary
-from kvreclaim.report.wording import evidence_of
 
+EXPERIMENTS = ("correlation",)
 _SERIES = ("lowest-importance", "block-wise", "gap")
 
 
@@ -44,7 +44,6 @@ def build(folder: Folder) -> Section:
                 ),
                 drawings=plain(charts.over_rho, rows),
                 series=_SERIES,
-                evidence=evidence_of(rows),
             ),
             *faults(folder, "correlation"),
         ),

@@ -80,10 +80,6 @@ def _drawings(
     return {(kind,): partial(chart, rows(measured, kind)) for kind in measured.tables}
 
 
-def _evidence(measured: Measurements) -> tuple[str, ...]:
-    return (f"measured, n = {measured.prompts}",)
-
-
 # Quality against memory
 
 
@@ -112,7 +108,6 @@ def _tradeoff(measured: Measurements) -> Figure | None:
         drawings=_drawings(measured, charts.tradeoff, _kl_over_reclaim),
         controls=(_control(measured),),
         series=measured.policies,
-        evidence=_evidence(measured),
         wide=True,
     )
 
@@ -146,7 +141,6 @@ def _savings(measured: Measurements) -> Figure:
         drawings=_drawings(measured, charts.over_saving, _reclaim_over_saving),
         controls=(_control(measured),),
         series=(*measured.policies, "logical-saving"),
-        evidence=_evidence(measured),
     )
 
 
@@ -163,7 +157,6 @@ def _block_sizes(measured: Measurements) -> Figure | None:
         drawings=_drawings(measured, charts.over_block_size, _reclaim_over_block_size),
         controls=(_control(measured),),
         series=(*measured.policies, "logical-saving"),
-        evidence=_evidence(measured),
     )
 
 
@@ -201,7 +194,6 @@ def _matched(measured: Measurements) -> Figure | None:
         },
         controls=(Control("block-tables", "Block tables", tuple((kind, TABLES[kind]) for kind in kinds)),),
         series=tuple(REMEDIES.values()),
-        evidence=_evidence(measured),
         spread="[95 % bootstrap interval of the median]",
         wide=True,
     )

@@ -12,7 +12,7 @@ from kvreclaim.report.wording import listed, number, percent
 
 ENOUGH = 0.01  # share of the blocks from which on a policy is said to free memory
 ENOUGH_WORDS = f"{100 * ENOUGH:g} %"
-_KINDS = {"per_layer": "one table a layer", "per_head": "one table a head"}
+_KINDS = {"per_layer": "one table per layer", "per_head": "one table per head"}
 _REMEDIES = {
     "zero_copy": "without a copy",
     "compaction": "after compaction of whole tokens",

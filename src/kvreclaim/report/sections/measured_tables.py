@@ -13,7 +13,7 @@ from kvreclaim.report.section import Table
 from kvreclaim.report.sections.measured_findings import POOL, POOL_GIB, means
 from kvreclaim.report.wording import fixed
 
-_IN_WORDS = {"shared": "shared table", "per_layer": "a table a layer", "per_head": "a table a head"}
+_IN_WORDS = {"shared": "shared table", "per_layer": "a table per layer", "per_head": "a table per head"}
 _DONE = {"zero_copy": "no copy", "compaction": "compacted", "packing": "packed"}
 
 

@@ -60,6 +60,7 @@ def build(folder: Folder) -> Section:
                 rows=tuple(rows),
                 numeric=frozenset({2, 3, 4}),
                 tones=tuple(tones),
+                folded=True,
             ),
         ),
         sources=("study",),

@@ -12,8 +12,8 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Control, Drawing, Figure, Item, Section
 from kvreclaim.report.sections.parts import Chart, faults
 from kvreclaim.report.summary import Summary, at
-from kvreclaim.report.wording import evidence_of
 
+EXPERIMENTS = ("strategies", "frontier")
 POLICIES = ("random", "lowest-importance", "block-wise", "reclaimability-aware")
 _NAMES = {"pareto-2": "Pareto, α = 2", "pareto-1.5": "Pareto, α = 1.5"}
 
@@ -49,7 +49,6 @@ def _tradeoffs(summary: Summary, control: Control) -> dict[tuple[str, ...], Draw
 
 
 def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
-    seen = evidence_of(at(_rows(summary, control.values[0], "physical_reclaim"), 0.5))
     return (
         Figure(
             id="strategies-reclaim",
@@ -62,7 +61,6 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             drawings=_drawings(summary, control, charts.by_policy, "physical_reclaim", 0.5),
             controls=(control,),
             series=POLICIES,
-            evidence=seen,
         ),
         Figure(
             id="strategies-tradeoff",
@@ -75,7 +73,6 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             drawings=_tradeoffs(summary, control),
             controls=(control,),
             series=(*POLICIES, "minimum-loss"),
-            evidence=seen,
         ),
         Figure(
             id="strategies-fragmentation",
@@ -84,7 +81,6 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             drawings=_drawings(summary, control, charts.fragmentation, "fragmentation", 0.5),
             controls=(control,),
             series=POLICIES,
-            evidence=seen,
         ),
         Figure(
             id="strategies-ratio",
@@ -96,7 +92,6 @@ def _figures(summary: Summary, control: Control) -> tuple[Item, ...]:
             drawings=_drawings(summary, control, charts.over_ratio, "physical_reclaim", None),
             controls=(control,),
             series=(*POLICIES, "logical-saving"),
-            evidence=evidence_of(_rows(summary, control.values[0], "physical_reclaim")),
         ),
     )
 
@@ -123,8 +118,8 @@ def build(folder: Folder) -> Section:
             f"and frees {free['block-wise'].text}; reclaimability-aware loses {loss[aware].text} and frees "
             f"{free[aware].text}.",
             "Importance is a stand-in for quality: the sum of scores that a model never produced. "
-            "Independent scores are also the hardest case for token-level eviction, as the next section "
-            "shows.",
+            "Independent scores are also the hardest case for token-level eviction: where unimportant tokens "
+            "lie together, it frees more.",
         ),
         items=(*_figures(summary, control), *faults(folder, "strategies")),
         sources=("study",),

@@ -33,21 +33,21 @@ def _shape_law(policy: str, metric: str = "physical_reclaim", block_size: int = 
 BOUND_FIGURES = (
     Figure(
         "bound-q50",
-        "q^B at q = .5, B = 16; the oracle is the law of exactly half of 8,192 tokens",
+        "qᴮ at q = .5, B = 16; the oracle is the law of exactly half of 8,192 tokens",
         Exact("0.0015 %"),
         _bound("independent", 0.5),
         _bound("exact", 0.5),
     ),
     Figure(
         "bound-q75",
-        "q^B at q = .75, B = 16; the oracle is the law of exactly three quarters of 8,192 tokens",
+        "qᴮ at q = .75, B = 16; the oracle is the law of exactly three quarters of 8,192 tokens",
         Exact("1.0 %"),
         _bound("independent", 0.75),
         _bound("exact", 0.75),
     ),
     Figure(
         "bound-large-cut",
-        "q^B after a large cut, q = .7 at B = 16 (read as below .005)",
+        "qᴮ after a large cut, q = .7 at B = 16 (read as below .005)",
         Below("almost no reusable blocks", 0.005),
         _bound("independent", 0.7),
         _bound("exact", 0.7),
