@@ -12,6 +12,7 @@ import typer
 
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
+from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
 from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
@@ -34,6 +35,7 @@ app.command("audit")(audit_command)
 app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
+app.command("measure")(measure_command)
 app.command("page")(page_command)
 
 

@@ -34,6 +34,7 @@ Json = Annotated[
 
 MISSING = "–"
 NARROWEST = 80  # columns of a table
+_ESTIMATE_SECONDS = 600.0  # time left goes by this much past: steps come in bursts
 
 
 def console(json: str | None) -> Console:
@@ -83,6 +84,7 @@ def progress() -> Progress:
         console=screen,
         transient=True,
         disable=not screen.is_terminal,
+        speed_estimate_period=_ESTIMATE_SECONDS,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvreclaim.capture.matched import SNAPKV_AT_HALF, Reference
+from kvreclaim.capture.measure.cells import Cell, sweep_cell
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.settings import Settings
 from kvreclaim.capture.presses import make
@@ -38,11 +39,10 @@ class Plan:
     prompts: tuple[Prompt, ...]
     target: Reference | float | None
 
-    @property
-    def cells(self) -> int:
-        """Masks to make and judge: those of the sweep, and one a prompt and policy at matched quality."""
-        rounds = len(self.ratios) + (self.target is not None)
-        return len(self.prompts) * len(self.policies) * rounds
+    def sweep_cells(self, part: Part) -> list[Cell]:
+        """Return the cells of some policies on one prompt at all ratios, policy by policy."""
+        prompt, policies = part
+        return [sweep_cell(prompt.name, policy, ratio) for policy in policies for ratio in self.ratios]
 
     def parts(self, jobs: int) -> Iterator[Part]:
         """Divide the sweep among so many processes.

@@ -14,6 +14,7 @@ from kvreclaim.capture.quiet import quiet_transformers
 from kvreclaim.errors import InputError
 
 TOPICS = "pydoc_data.topics"
+SHORTEST_PARAGRAPH = 80  # characters
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,17 @@ class Prompt:
 
 
 def topics_text() -> dict[str, str]:
-    """Return the help texts that come with CPython, joined in the order of their names."""
+    """Return the prose of the help texts that come with CPython: running paragraphs, each once.
+
+    Topics quote each other; a model copies what it has read before, so a prompt that repeats itself would
+    say little of others. Grammar, examples and headings are left out.
+    """
     from pydoc_data.topics import topics
 
-    return {TOPICS: "\n\n".join(topics[name] for name in sorted(topics))}
+    paragraphs = [part for name in sorted(topics) for part in topics[name].split("\n\n")]
+    running = [" ".join(part.split()) for part in paragraphs if part[:1].isalpha()]
+    prose = [part for part in dict.fromkeys(running) if len(part) >= SHORTEST_PARAGRAPH]
+    return {TOPICS: "\n\n".join(prose)}
 
 
 def read_texts(files: Sequence[str]) -> dict[str, str]:

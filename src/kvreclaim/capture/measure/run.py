@@ -27,6 +27,7 @@ from kvreclaim.capture.measure.tables import (
     matched_rows,
     measured_rows,
 )
+from kvreclaim.capture.measure.work import cells_left
 from kvreclaim.capture.measure.workers import measure_here, measure_in_processes
 from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry
@@ -38,7 +39,7 @@ COMMAND = "measure"
 PACKAGES = ("numpy", "torch", "transformers", "kvpress")
 
 Progress = Callable[[int, int], None]
-"""Called with the cells done, and their number."""
+"""Called with the cells measured so far, and how many were missing at first."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def measure(
     plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings))
     geometry = _geometry(settings.model, model)
     folder.begin_run(COMMAND, _parameters(settings, plan, geometry), kinds=["measured"], packages=PACKAGES)
-    report = _Counted(plan.cells, progress)
+    report = _Counted(cells_left(plan, Cells(folder)), progress)
     if workers == 1:
         measure_here(plan, folder, model, report)
     else:
@@ -117,13 +118,13 @@ def measure(
 class _Counted:
     """Tells how many cells are done each time that one is."""
 
-    def __init__(self, cells: int, progress: Progress) -> None:
-        self._cells, self._progress, self._done = cells, progress, 0
-        progress(0, cells)
+    def __init__(self, missing: int, progress: Progress) -> None:
+        self._missing, self._progress, self._done = missing, progress, 0
+        progress(0, missing)
 
     def __call__(self) -> None:
         self._done += 1
-        self._progress(self._done, self._cells)
+        self._progress(self._done, self._missing)
 
 
 def _parameters(settings: Settings, plan: Plan, geometry: KVGeometry) -> dict[str, Any]:

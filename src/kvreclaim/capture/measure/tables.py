@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from kvreclaim.capture.matched_ledger import MatchedRow, prompt_rows, summarise
-from kvreclaim.capture.measure.cells import Cells, matched_cell, sweep_cell
+from kvreclaim.capture.measure.cells import Cells, matched_cell
 from kvreclaim.capture.measure.plan import Plan
 from kvreclaim.capture.measure.settings import layouts
 from kvreclaim.capture.measure.work import matches_of
@@ -26,7 +26,9 @@ class MeasuredRow:
 
     Parameters
     ----------
-    model, prompt, policy, ratio
+    model
+        Last part of the model's name or path.
+    prompt, policy, ratio
         What was measured; ratio as asked for.
     retained
         Fraction of KV pairs kept, as measured.
@@ -90,22 +92,20 @@ def measured_rows(
     """Audit every cell of the sweep under every block size and kind of table."""
     every_layout = [layout for size in block_sizes for layout in layouts(size, geometry)]
     for prompt in plan.prompts:
-        for policy in plan.policies:
-            for ratio in plan.ratios:
-                cell = sweep_cell(prompt.name, policy, ratio)
-                mask, quality = cells.mask(cell), cells.quality(cell)
-                for layout in every_layout:
-                    yield MeasuredRow(
-                        model=plan.model,
-                        prompt=prompt.name,
-                        policy=policy,
-                        ratio=ratio,
-                        retained=float(mask.array.mean()),
-                        **_ledger_columns(audit(mask, layout)),
-                        kl=quality.kl,
-                        delta_nll=quality.delta_nll,
-                        top1=quality.top1,
-                    )
+        for cell in plan.sweep_cells((prompt, plan.policies)):
+            mask, quality = cells.mask(cell), cells.quality(cell)
+            for layout in every_layout:
+                yield MeasuredRow(
+                    model=geometry.name,
+                    prompt=cell.prompt,
+                    policy=cell.policy,
+                    ratio=cell.ratio,
+                    retained=float(mask.array.mean()),
+                    **_ledger_columns(audit(mask, layout)),
+                    kl=quality.kl,
+                    delta_nll=quality.delta_nll,
+                    top1=quality.top1,
+                )
 
 
 def matched_rows(

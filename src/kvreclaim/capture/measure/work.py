@@ -11,7 +11,7 @@ import torch
 
 from kvreclaim.capture.attention_layers import geometry_of, model_name
 from kvreclaim.capture.matched import Match, Sweep, match_all
-from kvreclaim.capture.measure.cells import Cell, Cells, matched_cell, sweep_cell
+from kvreclaim.capture.measure.cells import Cell, Cells, matched_cell
 from kvreclaim.capture.measure.plan import Part, Plan
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.prefill import capture
@@ -40,12 +40,28 @@ def matches_of(plan: Plan, cells: Cells, prompts: Sequence[Prompt]) -> list[Matc
             prompt=prompt.name,
             policy=policy,
             ratios=plan.ratios,
-            kls=tuple(cells.quality(sweep_cell(prompt.name, policy, ratio)).kl for ratio in plan.ratios),
+            kls=tuple(cells.quality(cell).kl for cell in plan.sweep_cells((prompt, (policy,)))),
         )
         for prompt in prompts
         for policy in plan.policies
     ]
     return match_all(sweeps, plan.target)
+
+
+def cells_left(plan: Plan, cells: Cells) -> int:
+    """Count the cells of a plan that are not there yet."""
+    left = 0
+    for prompt in plan.prompts:
+        missing = sum(not cells.has(cell) for cell in plan.sweep_cells((prompt, plan.policies)))
+        if plan.target is not None:
+            missing += len(plan.policies) if missing else len(_missing_matched(plan, cells, prompt))
+        left += missing
+    return left
+
+
+def _missing_matched(plan: Plan, cells: Cells, prompt: Prompt) -> list[Cell]:
+    matched = [matched_cell(prompt.name, one.policy, one.ratio) for one in matches_of(plan, cells, [prompt])]
+    return [cell for cell in matched if not cells.has(cell)]
 
 
 class Measurer:
@@ -60,7 +76,7 @@ class Measurer:
     model
         The loaded model.
     done
-        Called after each cell, also where it was there.
+        Called after each cell that is measured.
     """
 
     def __init__(self, plan: Plan, cells: Cells, model: Any, done: Callable[[], None]) -> None:
@@ -68,24 +84,13 @@ class Measurer:
 
     def sweep(self, part: Part) -> None:
         """Measure some policies on one prompt at all ratios."""
-        prompt, policies = part
-        self._measure(
-            prompt,
-            [sweep_cell(prompt.name, policy, ratio) for policy in policies for ratio in self._plan.ratios],
-        )
+        self._measure(part[0], [cell for cell in self._plan.sweep_cells(part) if not self._cells.has(cell)])
 
     def match(self, prompt: Prompt) -> None:
         """Make the mask of each policy again where it matches the target, and measure it there."""
-        matches = matches_of(self._plan, self._cells, [prompt])
-        self._measure(prompt, [matched_cell(prompt.name, one.policy, one.ratio) for one in matches])
+        self._measure(prompt, _missing_matched(self._plan, self._cells, prompt))
 
-    def _measure(self, prompt: Prompt, cells: Sequence[Cell]) -> None:
-        missing = []
-        for cell in cells:
-            if self._cells.has(cell):
-                self._done()
-            else:
-                missing.append(cell)
+    def _measure(self, prompt: Prompt, missing: Sequence[Cell]) -> None:
         if not missing:
             return
         ids = torch.tensor([prompt.ids], device=self._model.device)
@@ -109,4 +114,4 @@ class Measurer:
 
 
 def _label(cell: Cell) -> str:
-    return f"{cell.policy} at ratio {cell.ratio:g}" if cell.stage != "matched" else f"{cell.policy} at r*"
+    return f"{cell.policy} at ratio {cell.ratio!r}"

@@ -1,0 +1,112 @@
+"""``kvreclaim measure``: policies on a real model, what they free and what they cost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvreclaim.capture.measure.settings import BLOCK_SIZES, POLICIES, RATIOS, Settings
+from kvreclaim.cli.extras import needs
+from kvreclaim.cli.measured_tables import matched_table, ratio_table
+from kvreclaim.cli.output import Json, console, emit_json, progress
+
+if TYPE_CHECKING:
+    from kvreclaim.capture.measure.run import Measurement
+
+NO_TARGET = "no matched quality: measure snapkv at ratio 0.5 as well, or pass --target-kl"
+
+Model = Annotated[
+    str, typer.Option(help="A fetched model's name, a model directory, or an id on the Hugging Face Hub.")
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--policy",
+        help="A press, such as snapkv or adakv:snapkv; may be repeated.",
+        show_default=f"{len(POLICIES)} of them",
+    ),
+]
+Ratios = Annotated[
+    list[float] | None,
+    typer.Option(
+        "--ratio",
+        help="Fraction of the KV pairs to evict; may be repeated.",
+        show_default=" ".join(map(str, RATIOS)),
+    ),
+]
+Context = Annotated[int, typer.Option(help="Tokens of a prompt.")]
+Prompts = Annotated[int, typer.Option(help="How many prompts.")]
+NextTokens = Annotated[int, typer.Option(help="Tokens after each prompt that quality is judged on.")]
+Texts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text",
+        metavar="FILE",
+        help="Text to cut the prompts out of; may be repeated.",
+        show_default="the help that comes with Python",
+    ),
+]
+BlockSizes = Annotated[
+    list[int] | None,
+    typer.Option(
+        "--block-size",
+        help="Tokens of a block; may be repeated. The first is that of the tables printed.",
+        show_default=" ".join(map(str, BLOCK_SIZES)),
+    ),
+]
+RequestTokens = Annotated[int, typer.Option(help="Tokens of one request, for the requests admitted.")]
+TargetKL = Annotated[
+    float | None,
+    typer.Option(help="KL to match, in nats.", show_default="SnapKV's at ratio 0.5, on the same prompt"),
+]
+Jobs = Annotated[int, typer.Option(help="Processes; the results do not depend on it.")]
+Out = Annotated[str, typer.Option(help="The results folder; a run that was interrupted goes on in it.")]
+
+
+def measure_command(
+    model: Model,
+    policies: Policies = None,
+    ratios: Ratios = None,
+    context: Context = Settings.context,
+    prompts: Prompts = Settings.prompts,
+    next_tokens: NextTokens = Settings.next_tokens,
+    texts: Texts = None,
+    block_sizes: BlockSizes = None,
+    request_tokens: RequestTokens = Settings.request_tokens,
+    target_kl: TargetKL = None,
+    jobs: Jobs = 1,
+    out: Out = "measured",
+    json: Json = None,
+) -> None:
+    """Measure policies on a real model: what each keeps, what that frees, and what it costs in quality."""
+    settings = Settings(
+        model=model,
+        policies=tuple(policies or POLICIES),
+        ratios=tuple(ratios or RATIOS),
+        context=context,
+        prompts=prompts,
+        next_tokens=next_tokens,
+        texts=tuple(texts or ()),
+        block_sizes=tuple(block_sizes or BLOCK_SIZES),
+        request_tokens=request_tokens,
+        target_kl=target_kl,
+    )
+    with needs("models"):
+        found = _measure(settings, out, jobs)
+    emit_json(json, found.to_dict())
+    screen = console(json)
+    screen.print(ratio_table(found.measured, settings), "")
+    screen.print(matched_table(found, settings) if found.matched else NO_TARGET)
+    screen.print("")
+    screen.print(f"wrote {out}: masks, tables and run.json")
+
+
+def _measure(settings: Settings, out: str, jobs: int) -> Measurement:
+    from kvreclaim.capture.measure.run import measure
+
+    with progress() as bar:
+        task = bar.add_task("measuring", total=None)
+        return measure(
+            settings, out, jobs, lambda done, missing: bar.update(task, completed=done, total=missing)
+        )
