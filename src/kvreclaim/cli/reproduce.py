@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -44,6 +46,7 @@ def reproduce_command(
     emit_json(json, found.published_figures().to_dicts())
     screen = console(json)
     screen.print(_table(found.published, seeds))
+    screen.print(_tally(found.published))
     screen.print(f"wrote {folder.path}: tables, figures, and index.html to open in a browser")
     if found.not_reproduced and seeds == PUBLISHED_SEEDS:
         names = ", ".join(figure.id for figure in found.not_reproduced)
@@ -90,19 +93,42 @@ def _draw(folder: ResultsFolder, jobs: int) -> None:
 
 
 def _table(published: Sequence[Judged], seeds: int) -> Table:
+    """Build the table of all figures, by experiment: the part of an id before the first hyphen."""
     table = plain_table(
         "The study's figures, as published and as reproduced",
-        f"{seeds} runs a figure, ± population deviation. published.csv adds oracles and tolerances.",
+        f"{seeds} runs per simulated figure, ± population deviation. published.csv adds oracles and tolerances.",
     )
-    table.add_column("figure", overflow="fold")
+    table.add_column("figure", no_wrap=True)
     table.add_column("published", justify="right")
     table.add_column("reproduced", justify="right", no_wrap=True)
-    table.add_column("status")
-    for figure in published:
-        table.add_row(figure.id, figure.published, _reproduced(figure), figure.status)
+    table.add_column("status", no_wrap=True)
+    for experiment, figures in groupby(published, key=lambda figure: figure.id.partition("-")[0]):
+        table.add_row(experiment, style="bold")
+        for figure in figures:
+            name = figure.id.partition("-")[2]
+            table.add_row(f"  {name}", figure.published, _reproduced(figure), figure.status)
     return table
 
 
 def _reproduced(figure: Judged) -> str:
-    spread = f" ± {figure.std:.2g}" if figure.std else ""
-    return f"{figure.reproduced:.4g}{spread}"
+    spread = f" ± {_digits(figure.std, 2)}" if figure.std else ""
+    unit = " %" if figure.published.endswith("%") else ""
+    return f"{_digits(figure.reproduced, 4)}{spread}{unit}"
+
+
+def _digits(value: float, count: int) -> str:
+    """Return a number with so many significant digits, and all of those before the point."""
+    return f"{value:,.{count}g}" if abs(value) < 10**count else f"{value:,.0f}"
+
+
+def _tally(published: Sequence[Judged]) -> str:
+    """Return how many figures have each status, and of those within how many are words."""
+    from kvreclaim.study.published import COMPATIBLE, EXACT, NOT_REPRODUCED, WITHIN
+
+    counts = Counter(figure.status for figure in published)
+    words = sum(figure.status == WITHIN and figure.in_words for figure in published)
+    return (
+        f"{counts[EXACT]} exact, {counts[WITHIN]} within ({counts[WITHIN] - words} figures within rounding and "
+        f"three standard errors, {words} claims in words that hold as read), {counts[COMPATIBLE]} compatible, "
+        f"{counts[NOT_REPRODUCED]} not reproduced"
+    )

@@ -51,6 +51,11 @@ class Judged:
     tolerance: float | None
     status: str
 
+    @property
+    def in_words(self) -> bool:
+        """Whether the study prints words and no digits: they are read as an inequality."""
+        return not self.published[0].isdigit()
+
 
 def judge(figure: Figure, table: Table) -> Judged:
     """Read a figure's reproduction off the rows and judge it."""
