@@ -203,6 +203,25 @@ def test_fail_under(tmp_path, least, status):
     assert f"of 6 ledgers have a physical reclaim under {least}" in answer.out or status == 0
     assert len(json.loads((tmp_path / "m.json").read_text())) == 6
     assert (tmp_path / "out" / "run.json").exists()
+    assert f"wrote {tmp_path / 'out'}" in answer.out.replace("\n", "")
+
+
+def test_fail_under_names_the_masks(tmp_path):
+    masks = write_masks(tmp_path / "m.npz", half=HALF, most=alive(64, slice(0, 16)))
+    lines = call("audit", masks, "--fail-under", "0.6", "--block-tables", "shared").out.splitlines()
+    assert lines[-2:] == ["1 of 2 ledgers have a physical reclaim under 0.6:", "  half: 50.0% shared"]
+    other = write_masks(tmp_path / "n.npz", half=HALF)
+    sizes = ["--block-size", "16", "--block-size", "32"]
+    out = call("audit", masks, other, "--fail-under", "0.6", "--block-tables", "shared", *sizes).out
+    text = "".join(out.split())
+    for name in "m.npz", "n.npz":
+        of_half = f"half: 50.0% shared in blocks of 16, 0.0% shared in blocks of 32 ({tmp_path / name})"
+        assert "".join(of_half.split()) in text
+
+
+def test_with_a_model_what_is_freed_stands_before_what_moves(masks):
+    heading = call("audit", masks, "--model", "llama-3-8b").out.split("─")[0]
+    assert heading.splitlines()[-1].split()[-2:] == ["freed", "moved"]
 
 
 def test_the_results_folder(masks, tmp_path):

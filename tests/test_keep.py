@@ -116,8 +116,9 @@ def test_names_metadata_and_sizes_survive(tmp_path, kind):
     assert found["a/../b"].policy == "snapkv"
     assert found["file"].array.shape == (1, 1, 5)
     assert KeepMask.load(path, "file").tokens == 5
-    with pytest.raises(InputError, match="pass the name of one"):
-        KeepMask.load(path)
+    for wrong in None, "fil":
+        with pytest.raises(InputError, match=r"pass the name of one: 'a/\.\./b', 'file'$"):
+            KeepMask.load(path, wrong)
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -120,11 +120,13 @@ class KeepMask:
         InputError
             If the file cannot be read as keep masks, or the name does not single out one of them.
         """
-        masks = [mask for mask in load_keep_masks(path) if name is None or mask.name == name]
-        if len(masks) != 1:
-            found = "no mask of that name" if not masks else f"{len(masks)} masks; pass the name of one"
-            raise InputError(f"{path}: {found}")
-        return masks[0]
+        masks = {mask.name: mask for mask in load_keep_masks(path)}
+        if name is None and len(masks) == 1:
+            return next(iter(masks.values()))
+        if name in masks:
+            return masks[name]
+        found = f"{len(masks)} masks" if name is None else f"no mask {name!r}"
+        raise InputError(f"{path}: {found}; pass the name of one: {', '.join(map(repr, masks))}")
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the mask to a file; see `kvreclaim.save_keep_masks`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +20,7 @@ from kvreclaim.cli.output import (
 from kvreclaim.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from rich.table import Table
 
@@ -36,23 +37,38 @@ def audit_command(
     ],
     block_size: Annotated[
         list[int] | None,
-        typer.Option(help="Tokens of a block; may be repeated.", show_default="16"),
+        typer.Option(metavar="TOKENS", help="Tokens of a block; may be repeated. 16 if not given."),
     ] = None,
     block_tables: Annotated[
         list[str] | None,
-        typer.Option(help="shared, per_layer or per_head; may be repeated.", show_default="all three"),
+        typer.Option(
+            metavar="KIND",
+            help="shared, per_layer or per_head; may be repeated. All three if not given.",
+        ),
     ] = None,
     runtime: Annotated[
-        str | None, typer.Option(help="Block size and tables of a runtime, instead of the two options above.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Block size and tables of a runtime of `kvreclaim runtimes`, instead."
+        ),
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A model's name or config.json: adds bytes, and the windows of its layers."),
+        typer.Option(
+            metavar="NAME|FILE",
+            help="A model's name or config.json: adds bytes, and the windows of its layers.",
+        ),
     ] = None,
     json: Json = None,
-    out: Annotated[str | None, typer.Option(help="Write a results folder, for `kvreclaim page`.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")
+    ] = None,
     fail_under: Annotated[
-        float | None, typer.Option(help="Exit with status 1 if any physical reclaim is under this fraction.")
+        float | None,
+        typer.Option(
+            metavar="FRACTION",
+            help="Exit with status 1 if any physical reclaim is under it, and name the masks.",
+        ),
     ] = None,
 ) -> None:
     """Say what keep masks free in a paged runtime with zero copies, and what freeing more would cost."""
@@ -67,6 +83,7 @@ def audit_command(
     with progress() as bar:
         task = bar.add_task("auditing files", total=len(files))
         rows = audit_files(files, layouts, geometry, advance=lambda: bar.advance(task))
+    written = None
     if out is not None:
         parameters = {
             "files": files,
@@ -75,15 +92,33 @@ def audit_command(
             "runtime": runtime,
             "model": model,
         }
-        write_audit(out, rows, parameters, layouts[0].block_size)
+        written = write_audit(out, rows, parameters, layouts[0].block_size)
     emit_json(json, [row.to_dict() for row in rows])
     screen = console(json)
     for size in dict.fromkeys(layout.block_size for layout in layouts):
         screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)), "")
+    if written is not None:
+        screen.print(f"wrote {printable(str(written.path))}: tables and block maps, for `kvreclaim page`")
     low = [row for row in rows if least is not None and row.ledger.physical_reclaim < least]
     if low:
-        screen.print(f"{len(low)} of {len(rows)} ledgers have a physical reclaim under {least:g}")
+        screen.print(f"{len(low)} of {len(rows)} ledgers have a physical reclaim under {least:g}:")
+        for line in _named(low):
+            screen.print(line)
         raise typer.Exit(1)
+
+
+def _named(rows: list[FileAudit]) -> Iterator[str]:
+    """Yield a line for each mask: its policy, what it frees, and its file where there are several."""
+    several_files = len({row.file for row in rows}) > 1
+    several_sizes = len({row.ledger.block_size for row in rows}) > 1
+    for (policy, file), found in groupby(rows, key=lambda row: (row.ledger.policy, row.file)):
+        freed = [
+            f"{percent(row.ledger.physical_reclaim)} {row.ledger.block_tables}"
+            + (f" in blocks of {row.ledger.block_size}" if several_sizes else "")
+            for row in found
+        ]
+        of_file = f" ({printable(file)})" if several_files else ""
+        yield f"  {printable(policy)}: {', '.join(freed)}{of_file}"
 
 
 def _layouts(
@@ -127,7 +162,7 @@ def _table(rows: list[FileAudit], files: int) -> Table:
 
 
 def _amounts(rows: list[FileAudit]) -> list[Amount]:
-    """Return headings and cells for what moves in packing: pairs, or bytes (and bytes freed) with a model."""
+    """Return headings and cells for what moves in packing: pairs, or with a model bytes freed and moved."""
     if rows[0].ledger.bytes_freed is None:
         return [
             (
@@ -139,11 +174,11 @@ def _amounts(rows: list[FileAudit]) -> list[Amount]:
         max(max(row.ledger.bytes_freed or 0, row.ledger.packing.moved_bytes or 0) for row in rows)
     )
     return [
+        (f"{name}\nfreed", lambda ledgers: f"{_mean([found.bytes_freed for found in ledgers]) / size:,.2f}"),
         (
             f"{name}\nmoved",
             lambda ledgers: f"{_mean([found.packing.moved_bytes for found in ledgers]) / size:,.2f}",
         ),
-        (f"{name}\nfreed", lambda ledgers: f"{_mean([found.bytes_freed for found in ledgers]) / size:,.2f}"),
     ]
 
 

@@ -96,7 +96,8 @@ def _table(published: Sequence[Judged], seeds: int) -> Table:
     """Build the table of all figures, by experiment: the part of an id before the first hyphen."""
     table = plain_table(
         "The study's figures, as published and as reproduced",
-        f"{seeds} runs per simulated figure, ± population deviation. published.csv adds oracles and tolerances.",
+        f"{seeds} runs per simulated figure, ± population deviation. "
+        "published.csv adds oracles and tolerances.",
     )
     table.add_column("figure", no_wrap=True)
     table.add_column("published", justify="right")
@@ -128,7 +129,7 @@ def _tally(published: Sequence[Judged]) -> str:
     counts = Counter(figure.status for figure in published)
     words = sum(figure.status == WITHIN and figure.in_words for figure in published)
     return (
-        f"{counts[EXACT]} exact, {counts[WITHIN]} within ({counts[WITHIN] - words} figures within rounding and "
-        f"three standard errors, {words} claims in words that hold as read), {counts[COMPATIBLE]} compatible, "
-        f"{counts[NOT_REPRODUCED]} not reproduced"
+        f"{counts[EXACT]} exact, {counts[WITHIN]} within ({counts[WITHIN] - words} figures within rounding "
+        f"and three standard errors, {words} claims in words that hold as read), "
+        f"{counts[COMPATIBLE]} compatible, {counts[NOT_REPRODUCED]} not reproduced"
     )
