@@ -156,7 +156,7 @@ def _frame(keep: np.ndarray, ratio: float, share: str | None = None) -> dict[str
         "dead_tokens_held": int((~blocks[held]).sum()),
         "compaction": {"freed_blocks": 1 if moves else 0, "moves": moves},
     }
-    return frame if share is None else {**frame, "share": share, "stranded": 0.475}
+    return frame if share is None else {**frame, "share": share}
 
 
 def block_maps() -> list[dict[str, Any]]:
@@ -237,7 +237,8 @@ def write_audit(folder: Path, policies: tuple[str, ...] = ("streaming-llm", "sna
         keep = np.arange(250) % (place + 2) == 0
         padded = np.concatenate([keep, np.zeros(6, dtype=bool)])
         share = "".join(f"{15 if live else 0:x}" for live in keep)
-        frame = {**_frame(padded, 0.5), "keep": np.packbits(keep).tobytes().hex(), "share": share}
+        frame = {**_frame(padded, 0.5), "keep": np.packbits(keep).tobytes().hex()}
+        frame |= {"share": share, "stranded": 0.48}
         maps.append({"id": policy, "title": policy, "block_size": 16, "tokens": 250, "frames": [frame]})
     pl.DataFrame(rows, infer_schema_length=None).write_csv(folder / "audit.csv")
     _write_json(folder / "interactive_data.json", {"schema": 1, "block_maps": maps})

@@ -15,9 +15,17 @@ import report_tables
 
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.registry import sections
-from kvreclaim.report.section import Control, Figure, Section, Table
+from kvreclaim.report.section import Control, Figure, Notes, Section, Table
 from kvreclaim.report.theme import LIGHT
-from kvreclaim.report.wording import evidence, mebibytes, number, percent, with_spread
+from kvreclaim.report.wording import (
+    evidence,
+    fixed,
+    mebibytes,
+    number,
+    percent,
+    percent_with_spread,
+    with_spread,
+)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +130,55 @@ def test_a_figure_needs_a_drawing_for_every_combination_of_its_controls() -> Non
     control = Control("scale", "Scale", (("linear", "Linear"), ("log", "Logarithmic")))
     with pytest.raises(ValueError, match="figure f"):
         Figure("f", "", "", {("linear",): partial(pytest.fail)}, controls=(control,))
+
+
+def _altered_audit(folder: Path, **columns: pl.Expr) -> dict[str, Any]:
+    """Return the masks section of an audit with some columns altered, by the ids of its items."""
+    report_tables.write_audit(folder)
+    pl.read_csv(folder / "audit.csv").with_columns(**columns).write_csv(folder / "audit.csv")
+    (section,) = sections([Folder(folder)])
+    return {"section": section, **{item.id: item for item in section.items if not isinstance(item, Notes)}}
+
+
+def test_masks_of_unknown_origin_name_no_model(built: dict[str, Section], tmp_path: Path) -> None:
+    assert built["masks"].title == "Keep masks of tiny-model, audited"
+    section = _altered_audit(tmp_path, model=pl.lit(None), ratio=pl.lit(None))["section"]
+    assert section.title == "Keep masks, audited"
+    assert "30 layers, 3 KV heads, 1,024 tokens; the files name no model." in section.prose[0]
+    assert "counted on the masks given" in section.prose[0]
+    assert "real model" not in " ".join([*section.prose, section.key_numbers[0].label])
+
+
+def test_masks_of_other_shapes_are_not_pooled_and_one_mask_has_no_spread(tmp_path: Path) -> None:
+    other = pl.col("file") == "b.npz"
+    found = _altered_audit(tmp_path, tokens=pl.when(other).then(2048).otherwise("tokens"))
+    names = [row[0] for row in found["masks-ledger"].rows]
+    assert names[:2] == ["streaming-llm, 30 × 3 × 2048", "streaming-llm, 30 × 3 × 1024"]
+    assert [row[-1] for row in found["masks-ledger"].rows] == ["1"] * 6
+    assert not any("±" in cell for row in found["masks-ledger"].rows for cell in row)
+    rows = rows_of(found["masks-tables"], ("16",))
+    assert {row["n"] for row in rows} == {"1"}
+    assert not any("±" in row["value"] + row["row_value"] for row in rows)
+    assert "2 shapes" in found["section"].prose[0]
+    assert found["section"].key_numbers[0].evidence == "measured, 1 mask per policy"
+
+
+def test_the_bytes_of_a_bound_are_its_own(tmp_path: Path) -> None:
+    folder = report_tables.write_study(tmp_path)
+    table = pl.read_csv(folder / "results_summary.csv", infer_schema_length=None)
+    bound = report_tables.closed("compaction", "random", 0.5, "moved_tokens_lower_bound", 1600.0)
+    pl.concat([table, pl.DataFrame([bound])]).write_csv(folder / "results_summary.csv")
+    built = {section.id: section for section in sections([Folder(folder)])}
+    for scale, role in (("linear", "bar"), ("log", "dot")):
+        rows = rows_of(figure(built, "compaction-moves"), (scale,))
+        values = {row["role"]: row["value"] for row in rows if row["row"] == "Random"}
+        assert values == {role: "1,647.0 ± 0.2 (205.9 MiB)", "mark": "1,600 (200.0 MiB)"}
+
+
+def test_a_small_number_in_a_column_does_not_read_as_nothing() -> None:
+    assert fixed(5.8e-5, 8.2e-5) == "0.00006 ± 0.00008"
+    assert (fixed(0.0, 0.0), fixed(0.25, None)) == ("0.000 ± 0.000", "0.250")
+    assert percent_with_spread(0.47, 0.02178) == "47.0 ± 2.2 %"
 
 
 # Charts

@@ -107,6 +107,21 @@ def test_charts_share_their_data_and_name_only_what_is_there(html: str) -> None:
     assert used == set(data["data"])
 
 
+def test_kinds_and_spreads_are_those_of_the_rows_drawn(html: str) -> None:
+    said = dict(
+        re.findall(
+            r'<figure class="card(?: wide)?" id="([\w-]+)".*?<p class="evidence">(.*?)</p>', html, re.DOTALL
+        )
+    )
+    spans = {name: re.findall("<span>(.*?)</span>", words) for name, words in said.items()}
+    spread = "± population standard deviation"
+    assert spans["strategies-fragmentation"] == ["simulated, n = 30", spread]
+    assert spans["strategies-tradeoff"] == ["simulated, n = 30", spread]
+    assert spans["shapes-reclaim"] == ["simulated, n = 30", "closed form", spread]
+    assert spans["bound-reclaim"] == ["closed form"]
+    assert spans["masks-tables"] == ["measured, n = 2", spread]
+
+
 def test_equal_folders_give_equal_pages(study: Path, audit: Path, html: str) -> None:
     assert render_page([study, audit]) == html
 

@@ -92,6 +92,13 @@ def test_compacting_shows_the_moves_and_the_blocks_after_them(page: Any) -> None
 
 def test_a_map_of_a_real_mask_has_no_slider_and_shades_by_share(page: Any) -> None:
     assert not page.locator("#masks-map input[type=range]").is_visible()
+    words = page.locator("#masks-map .block-map-words").inner_text()
+    assert "48 % of the KV pairs still held are dead; " in words
+    assert words.endswith("tokens held are dead in every head.")
+    assert page.locator("#masks-map .for-shares").is_visible()
+    page.locator("#masks-map [data-step=moves]").click()
+    assert not page.locator("#masks-map .for-shares").is_visible()
+    page.locator("#masks-map [data-step=evicted]").click()
     shades = page.locator("#masks-map rect.live").evaluate_all(
         "nodes => nodes.map(node => node.getAttribute('fill-opacity'))"
     )

@@ -5,7 +5,17 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import QUIET, SURFACE, TEXT, TRACK, Axis, Encodings, assemble, columns
+from kvreclaim.report.charts.plot import (
+    QUIET,
+    SURFACE,
+    TEXT,
+    TRACK,
+    Axis,
+    Encodings,
+    assemble,
+    columns,
+    spoken,
+)
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 
@@ -42,13 +52,15 @@ def grouped_rows(rows: pl.DataFrame, x: Axis, width: Width, theme: Theme, *, x_n
     base = alt.Chart().encode(y=alt.Y("bar_at:Q", axis=None, scale=pixels))
     pointed = base.encode(tooltip=[alt.Tooltip(f"{field}:N", title=title) for title, field in shown])
     left, right = alt.XValue(0), alt.X2Value("width")
-    track = base.mark_rule(color=TRACK, strokeWidth=1.5).encode(x=left, x2=right)
-    bars = pointed.mark_bar(orient="horizontal", size=_BAR, clip=True)
+    track = base.mark_rule(aria=False, color=TRACK, strokeWidth=1.5).encode(x=left, x2=right)
+    bars = pointed.mark_bar(orient="horizontal", size=_BAR, clip=True, description=spoken(shown))
     layers = [*_words(pixels), track, bars.encode(x=at_x, x2="start:Q", color=encodings.colour())]
-    ends = pointed.mark_tick(orient="vertical", size=_BAR, thickness=2)  # a bar of 0 is seen by its end
+    ends = pointed.mark_tick(
+        aria=False, orient="vertical", size=_BAR, thickness=2
+    )  # a bar of 0 is seen by its end
     layers += [ends.encode(x=at_x, color=encodings.colour()), *_intervals(base)]
     if theme.interactive:  # the whole lane answers a pointer, as an empty bar has no area to point at
-        lanes = pointed.mark_bar(orient="horizontal", size=_LANE, opacity=0)
+        lanes = pointed.mark_bar(aria=False, orient="horizontal", size=_LANE, opacity=0)
         layers.append(lanes.encode(x=left, x2=right))
     return assemble(layers, rows, theme, (width, height), shown, x_name)
 
@@ -57,8 +69,10 @@ def _words(pixels: alt.Scale) -> list[alt.Chart]:
     """Return what stands once a row: its label on the left, its words on the right."""
     once = alt.Chart().transform_aggregate(value="min(row_value)", at="min(words_at)", groupby=["row"])
     once = once.encode(y=alt.Y("at:Q", axis=None, scale=pixels))
-    name = once.mark_text(style="row-label", color=TEXT, align="left", limit=_LABEL_WIDTH)
-    value = once.mark_text(style="row-value", color=QUIET, align="right")
+    name = once.mark_text(
+        description=alt.expr("datum.row"), style="row-label", color=TEXT, align="left", limit=_LABEL_WIDTH
+    )
+    value = once.mark_text(description=alt.expr("datum.value"), style="row-value", color=QUIET, align="right")
     return [
         name.encode(x=alt.XValue(0), text="row:N"),
         value.encode(x=alt.XValue("width"), text="value:N"),
@@ -69,6 +83,6 @@ def _intervals(base: alt.Chart) -> list[alt.Chart]:
     """Return the intervals, with a halo that sets them off from the bar below."""
     spread = base.encode(x=alt.X("low:Q"), x2="high:Q").transform_filter("datum.high > datum.low")
     return [
-        spread.mark_rule(clip=True, color=SURFACE, strokeWidth=3),
-        spread.mark_rule(clip=True, color=TEXT, strokeWidth=1.2),
+        spread.mark_rule(aria=False, clip=True, color=SURFACE, strokeWidth=3),
+        spread.mark_rule(aria=False, clip=True, color=TEXT, strokeWidth=1.2),
     ]

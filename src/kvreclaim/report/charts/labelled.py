@@ -15,6 +15,7 @@ from kvreclaim.report.charts.plot import (
     assemble,
     closed_form,
     columns,
+    spoken,
 )
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
@@ -55,14 +56,15 @@ def labelled_rows(
     base = alt.Chart().encode(y=alt.Y("row:N", sort=groups, axis=None, scale=places))
     pointed = base.encode(tooltip=[alt.Tooltip(f"{field}:N", title=title) for title, field in shown])
     roles = set(rows["role"])
+    description = spoken(shown)
     layers = _words(base, reference)
     if "bar" in roles:
-        layers += _bars(pointed, at_x, encodings.colour(), interactive=theme.interactive)
+        layers += _bars(pointed, at_x, encodings.colour(), description, interactive=theme.interactive)
     if (rows["high"] > rows["mean"]).any():
         layers += _deviations(base)
     if "dot" in roles:
         dots = pointed.mark_point(
-            opacity=1, filled=True, yOffset=_BELOW, stroke=SURFACE, strokeWidth=1
+            opacity=1, filled=True, yOffset=_BELOW, stroke=SURFACE, strokeWidth=1, description=description
         ).encode(x=at_x, color=encodings.colour(), shape=encodings.shape(), size=encodings.size())
         layers.append(dots.transform_filter("datum.role == 'dot'"))
     if "mark" in roles:
@@ -75,9 +77,18 @@ def _words(base: alt.Chart, reference: float | None) -> list[alt.Chart]:
     once = base.transform_filter("datum.role != 'mark'")
     once = once.transform_aggregate(value="min(row_value)", groupby=["row"])
     left, right = alt.XValue(0), alt.X2Value("width")
-    track = once.mark_bar(color=TRACK, size=_BAR, yOffset=_BELOW).encode(x=left, x2=right)
-    name = once.mark_text(style="row-label", color=TEXT, align="left", yOffset=_ABOVE, limit=_LABEL_WIDTH)
-    value = once.mark_text(style="row-value", color=QUIET, align="right", yOffset=_ABOVE)
+    track = once.mark_bar(aria=False, color=TRACK, size=_BAR, yOffset=_BELOW).encode(x=left, x2=right)
+    name = once.mark_text(
+        description=alt.expr("datum.row"),
+        style="row-label",
+        color=TEXT,
+        align="left",
+        yOffset=_ABOVE,
+        limit=_LABEL_WIDTH,
+    )
+    value = once.mark_text(
+        description=alt.expr("datum.value"), style="row-value", color=QUIET, align="right", yOffset=_ABOVE
+    )
     layers = [track, name.encode(x=left, text="row:N"), value.encode(x=alt.XValue("width"), text="value:N")]
     if reference is None:
         return layers
@@ -89,13 +100,17 @@ def _words(base: alt.Chart, reference: float | None) -> list[alt.Chart]:
     return [*layers, tick, title]
 
 
-def _bars(base: alt.Chart, at_x: alt.X, colour: alt.Color, *, interactive: bool) -> list[alt.Chart]:
+def _bars(
+    base: alt.Chart, at_x: alt.X, colour: alt.Color, description: alt.ExprRef, *, interactive: bool
+) -> list[alt.Chart]:
     """Return the bars; for a pointer the whole row answers, as an empty bar has no area to point at."""
     bars = base.transform_filter("datum.role == 'bar'")
-    drawn = bars.mark_bar(size=_BAR, yOffset=_BELOW, clip=True).encode(x=at_x, x2="start:Q", color=colour)
+    drawn = bars.mark_bar(size=_BAR, yOffset=_BELOW, clip=True, description=description).encode(
+        x=at_x, x2="start:Q", color=colour
+    )
     if not interactive:
         return [drawn]
-    row = bars.mark_bar(size=_ROW_HEIGHT - 8, opacity=0)
+    row = bars.mark_bar(aria=False, size=_ROW_HEIGHT - 8, opacity=0)
     return [row.encode(x=alt.XValue(0), x2=alt.X2Value("width")), drawn]
 
 
@@ -103,6 +118,6 @@ def _deviations(base: alt.Chart) -> list[alt.Chart]:
     """Return bars of one standard deviation, with a halo that sets them off from the bar below."""
     spread = base.encode(x=alt.X("low:Q"), x2="high:Q").transform_filter("datum.high > datum.mean")
     return [
-        spread.mark_rule(clip=True, yOffset=_BELOW, color=SURFACE, strokeWidth=4),
-        spread.mark_rule(clip=True, yOffset=_BELOW, color=TEXT, strokeWidth=1.5),
+        spread.mark_rule(aria=False, clip=True, yOffset=_BELOW, color=SURFACE, strokeWidth=4),
+        spread.mark_rule(aria=False, clip=True, yOffset=_BELOW, color=TEXT, strokeWidth=1.5),
     ]

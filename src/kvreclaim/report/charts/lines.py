@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, Columns, Encodings, assemble, closed_form, columns
+from kvreclaim.report.charts.plot import Axis, Columns, Encodings, assemble, closed_form, columns, spoken
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 
@@ -55,12 +55,15 @@ def lines(
     at_y = alt.Y("mean:Q", axis=y.axis(), scale=y.to_scale())
     layers: list[alt.Chart] = []
     if roles & {"curve", "line"}:
-        line = coloured.mark_line(clip=True).encode(y=at_y, strokeDash=encodings.dash(), detail="role:N")
+        line = coloured.mark_line(clip=True, description=alt.expr("datum.label")).encode(
+            y=at_y, strokeDash=encodings.dash(), detail="role:N"
+        )
         line = line.encode(order="order:Q") if "order" in rows.columns else line
         layers.append(line.transform_filter("datum.role == 'curve' || datum.role == 'line'"))
     layers += _deviations(rows, coloured, at_y)
     if roles & {"line", "dot"}:
-        points = coloured.mark_point(filled=True, opacity=1, size=120 if "dot" in roles else 52)
+        size = 120 if "dot" in roles else 52
+        points = coloured.mark_point(filled=True, opacity=1, size=size, description=spoken(shown))
         points = points.encode(y=at_y, shape=encodings.shape())
         layers.append(points.transform_filter("datum.role == 'line' || datum.role == 'dot'"))
     if "mark" in roles:
@@ -74,10 +77,12 @@ def _deviations(rows: pl.DataFrame, base: alt.Chart, at_y: alt.Y) -> list[alt.Ch
     """Return bars of one standard deviation, of y and of x, where any row has one."""
     found = []
     if (rows["high"] > rows["mean"]).any():
-        along = base.mark_rule(clip=True, style="error").encode(y=alt.Y("low:Q"), y2="high:Q")
+        along = base.mark_rule(aria=False, clip=True, style="error").encode(y=alt.Y("low:Q"), y2="high:Q")
         found.append(along.transform_filter("datum.high > datum.mean"))
     if "left" in rows.columns:
-        across = base.mark_rule(clip=True, style="error").encode(x=alt.X("left:Q"), x2="right:Q", y=at_y)
+        across = base.mark_rule(aria=False, clip=True, style="error").encode(
+            x=alt.X("left:Q"), x2="right:Q", y=at_y
+        )
         found.append(across.transform_filter("datum.right > datum.left"))
     return found
 

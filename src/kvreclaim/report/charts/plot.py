@@ -112,6 +112,11 @@ def columns(value_name: str, x_name: str | None = None, also: Sequence[tuple[str
     return [("Series", "label"), *at_x, (value_name, "value"), *also, ("Kind", "kind"), ("n", "n")]
 
 
+def spoken(shown: Columns) -> alt.ExprRef:
+    """Return what a screen reader says of a mark: the texts that a pointer shows."""
+    return alt.expr(" + '; ' + ".join(f"'{title}: ' + datum.{field}" for title, field in shown))
+
+
 def assemble(
     layers: Sequence[alt.Chart],
     rows: pl.DataFrame,

@@ -278,7 +278,7 @@ def _key_numbers(audit: pl.DataFrame) -> tuple[KeyNumber, ...]:
     alike = audit["policy"].n_unique() == audit["of_policy"].n_unique()
     label = (
         f"{'policies' if alike else 'policies, told apart by model, shape and ratio,'} in the masks given "
-        "free less than 1 % of a shared table's blocks (B = 16)"
+        "free less than 1\u00a0% of a shared table's blocks (B = 16)"
     )
     sizes = sorted(set(groups["n"].to_list()))
     counts = "–".join(f"{size:,}" for size in dict.fromkeys((sizes[0], sizes[-1])))
