@@ -25,13 +25,21 @@ class Bound(NamedTuple):
 
 
 def bound_command(
-    ratio: Annotated[float, typer.Option(help="Compression ratio q: the fraction of tokens evicted.")] = 0.5,
-    block_size: Annotated[int, typer.Option(help="Tokens of a block, B.", max=MOST_TOKENS_OF_A_BLOCK)] = 16,
-    tokens: Annotated[int, typer.Option(help="Tokens of the request, N.")] = 8192,
+    ratio: Annotated[
+        float, typer.Option(metavar="FRACTION", help="Compression ratio q: the fraction of tokens evicted.")
+    ] = 0.5,
+    block_size: Annotated[
+        int,
+        typer.Option(
+            metavar="TOKENS", help="Tokens of a block, B, at most 4096.", max=MOST_TOKENS_OF_A_BLOCK
+        ),
+    ] = 16,
+    tokens: Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of the request, N.")] = 8192,
     heads: Annotated[
-        int, typer.Option(help="KV heads that share a block table and evict on their own, H.")
+        int,
+        typer.Option(metavar="COUNT", help="KV heads that share a block table and evict on their own, H."),
     ] = 1,
-    layers: Annotated[int, typer.Option(help="Layers that share it, L.")] = 1,
+    layers: Annotated[int, typer.Option(metavar="COUNT", help="Layers that share it, L.")] = 1,
     json: Json = None,
 ) -> None:
     """Print what eviction can free, in closed form: scattered, structured, at best and at worst."""

@@ -12,7 +12,7 @@ def page_command(
         list[str],
         typer.Argument(metavar="DIR...", help="Results folders, in any order; each gives its sections."),
     ],
-    out: Annotated[str, typer.Option(help="The page to write.")] = "index.html",
+    out: Annotated[str, typer.Option(metavar="FILE", help="The page to write.")] = "index.html",
 ) -> None:
     """Assemble the sections of results folders into one HTML file that works offline."""
     from kvreclaim.cli.extras import needs

@@ -25,10 +25,12 @@ PACKAGES = ("numpy", "polars", "altair", "vl-convert-python")
 
 
 def reproduce_command(
-    out: Annotated[str, typer.Option(help="The results folder to write.")] = "report",
-    seeds: Annotated[int, typer.Option(help="Runs of every simulated figure.")] = PUBLISHED_SEEDS,
-    seed_base: Annotated[int, typer.Option(help="Seed of the first run.")] = 0,
-    jobs: Annotated[int, typer.Option(help="Processes; the results do not depend on it.")] = 1,
+    out: Annotated[str, typer.Option(metavar="DIR", help="The results folder to write.")] = "report",
+    seeds: Annotated[int, typer.Option(metavar="COUNT", help="Runs per simulated figure.")] = PUBLISHED_SEEDS,
+    seed_base: Annotated[int, typer.Option(metavar="SEED", help="Seed of the first run.")] = 0,
+    jobs: Annotated[
+        int, typer.Option(metavar="COUNT", help="Processes; the results do not depend on it.")
+    ] = 1,
     json: Json = None,
 ) -> None:
     """Simulate the published study anew, and print its figures beside the reproduced ones.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from rich.padding import Padding
+from rich.text import Text
+
 from kvreclaim.cli.output import Json, console, emit_json, plain_table
 
 
@@ -13,16 +16,20 @@ def runtimes_command(json: Json = None) -> None:
 
     presets = runtimes()
     emit_json(json, [{**asdict(preset), "configurable": preset.configurable} for preset in presets])
-    table = plain_table(
-        "Blocks as each runtime ships them", "--json - adds notes on when a preset does not hold."
-    )
-    table.add_column("runtime, and what sets its block size", overflow="fold")
-    table.add_column("block\nsize", justify="right")
+    table = plain_table("Blocks as each runtime ships them")
+    table.add_column("runtime", no_wrap=True)
+    table.add_column("block\nsize", justify="right", no_wrap=True)
     table.add_column("block\ntables", no_wrap=True)
-    table.add_column("source", overflow="fold")
+    table.add_column("block size set by", no_wrap=True)
+    sources: dict[tuple[str, str], list[str]] = {}
     for preset in presets:
-        setting = f"configurable: {preset.setting}" if preset.configurable else "fixed"
-        source = f"{preset.repository} {preset.version}, {preset.date}"
-        table.add_row(preset.name, str(preset.block_size), preset.block_tables, source)
-        table.add_row(f"  {setting}", "", "", f"  {preset.file}", style="dim")
-    console(json).print(table)
+        setting = preset.setting or "fixed"
+        table.add_row(preset.name, str(preset.block_size), preset.block_tables, setting)
+        release = f"{preset.repository} {preset.version}, {preset.date}"
+        sources.setdefault((release, preset.file), []).append(preset.name)
+    screen = console(json)
+    screen.print(table, "", Text("Where that is written", style="bold"), sep="\n")
+    for (release, file), names in sources.items():
+        screen.print(f"{', '.join(names)}: {release}")
+        screen.print(Padding(Text(file, style="dim", overflow="fold"), (0, 0, 0, 1)))
+    screen.print("", Text("--json - adds notes on when a preset does not hold.", style="dim"), sep="\n")
