@@ -12,7 +12,7 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import BlockMaps, Control, Figure, Item, KeyNumber, Section, Table
 from kvreclaim.report.wording import fixed, number, percent, with_spread
 
-_TABLES = {"shared": "shared table", "per_layer": "one table per layer", "per_head": "one table per head"}
+_TABLES = {"shared": "one shared table", "per_layer": "one table per layer", "per_head": "one table per head"}
 _REMEDIES = {"at-eviction": "at_eviction", "by-compaction": "with_compaction", "by-packing": "with_packing"}
 
 
