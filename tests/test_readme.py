@@ -1,11 +1,17 @@
 """The README's examples run as they stand."""
 
 import re
+import shlex
+import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from study_run import study
+
+from kvreclaim.study.published import COMPATIBLE, EXACT, WITHIN
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -16,26 +22,69 @@ def blocks(language):
     return [block for name, block in found if name == language]
 
 
-def test_the_python_example_runs():
+def test_the_python_example_runs_and_prints_what_it_says():
     (example,) = blocks("python")
     done = subprocess.run([sys.executable, "-c", example], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("shared 0.5 0.0 0.5")
+    first, *_, last = done.stdout.splitlines()
+    saving, reclaim = (float(number) for number in first.split())
+    assert f"{saving:.3f} of the pairs evicted, {reclaim:.3f} of the blocks free" in example
+    assert f"# {last}\n" in example
 
 
 def commands():
-    lines = [line.split("#")[0].split("|")[0] for block in blocks("") for line in block.splitlines()]
-    return [line.split()[1:] for line in lines if line.startswith("kvreclaim ")]
+    """The README's commands, without comments and what they are piped into."""
+    lines = [line.split("#")[0].split("|")[0].strip() for block in blocks("") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("kvreclaim ")]
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
-def test_every_command_of_the_readme_exists_with_its_options(words):
-    options = [word for word in words if word.startswith("--")]
-    shown = subprocess.run(
-        [sys.executable, "-m", "kvreclaim", words[0], "--help"], capture_output=True, text=True, check=True
-    ).stdout
-    assert all(option in shown for option in options), (words, shown)
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    """What a reader has in a clone: the example masks, and what earlier commands wrote."""
+    folder = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    return folder
 
 
-def test_there_are_commands():
+@pytest.mark.parametrize("command", commands())
+def test_every_command_runs_in_the_order_of_the_readme(clone, command):
+    words = command.replace("kvreclaim", f"{shlex.quote(sys.executable)} -m kvreclaim", 1)
+    done = subprocess.run(["sh", "-c", words], cwd=clone, capture_output=True, text=True)
+    assert done.returncode == ("--fail-under" in command), done.stderr
+    assert done.stdout
+    assert done.stderr == "" or "--json -" in command
+
+
+def test_there_are_commands(clone):
     assert len(commands()) >= 8
+    assert (clone / "index.html").exists()
+
+
+def test_the_counts_of_the_reproduction():
+    text = " ".join(README.split())
+    within = [figure for figure in study().published if figure.status == WITHIN]
+    words = sum(figure.in_words for figure in within)
+    statuses = Counter(figure.status for figure in study().published)
+    assert statuses == {EXACT: 14, WITHIN: len(within), COMPATIBLE: 1}
+    assert (
+        f"Of {len(study().published)} printed figures and claims, {statuses[EXACT]} come out exactly" in text
+    )
+    assert f"{len(within) - words} figures lie within rounding and three standard errors" in text
+    assert f"{words} claims in words hold" in text
+    law = next(figure for figure in study().published if figure.status == COMPATIBLE)
+    assert f"{law.published} slots per move" in text
+    assert f"expectation, {law.oracle:.2f}" in text
+
+
+def test_what_lies_in_the_report(clone):
+    table = README.partition("In `report/` lie:")[2].split("\n\n")[1]
+    named = {name for row in table.splitlines()[2:] for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    made = {path.name + "/" * path.is_dir() for path in (clone / "report").iterdir()}
+    assert named == made | {"real-masks/"}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]))
+def test_links_lead_somewhere(name):
+    file = next(path for path in (ROOT / name, ROOT / "docs" / name) if path.exists())
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", file.read_text()):
+        assert target.startswith("https://") or (file.parent / target).exists(), target

@@ -22,4 +22,4 @@ def page_command(
         from kvreclaim.report import render_page
 
         write_bytes(out, render_page(folders).encode())
-    typer.echo(f"wrote {out}")
+    typer.echo(f"wrote {out}: open it in a browser")

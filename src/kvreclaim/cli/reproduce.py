@@ -49,7 +49,7 @@ def reproduce_command(
     screen = console(json)
     screen.print(_table(found.published, seeds))
     screen.print(_tally(found.published))
-    screen.print(f"wrote {folder.path}: tables, figures, and index.html to open in a browser")
+    screen.print(f"wrote {folder.path}: tables, figures and index.html")
     if found.not_reproduced and seeds == PUBLISHED_SEEDS:
         names = ", ".join(figure.id for figure in found.not_reproduced)
         screen.print(f"not reproduced: {names}")

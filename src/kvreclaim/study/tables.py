@@ -53,7 +53,10 @@ def published_table(published: Iterable[Judged]) -> pl.DataFrame:
 def interactive_data(
     rows: Iterable[Row], published: Iterable[Judged], block_maps: Sequence[dict[str, Any]]
 ) -> str:
-    """Return the JSON that drives the page: the tables' rows, the faults and the block maps."""
+    """Return ``interactive_data.json``: the whole study for programs that draw it.
+
+    The page takes the block maps and the faults from it; its charts read the same rows from the two tables.
+    """
     data = {
         "schema": SCHEMA,
         "rows": [_plain(row) for row in rows],

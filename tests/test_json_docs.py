@@ -1,0 +1,37 @@
+"""docs/json.md names every key of every command's JSON, and no other."""
+
+import json
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from command_line import alive, call, write_masks
+
+from kvreclaim.study.published import Judged
+
+TEXT = (Path(__file__).parents[1] / "docs" / "json.md").read_text()
+
+
+def keys_of(title):
+    """The keys in the first column of the first table after a title."""
+    table = TEXT.partition(title)[2].partition("\n| --- |")[2].split("\n\n")[0]
+    return {key for row in table.splitlines()[1:] for key in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+@pytest.mark.parametrize("command", ["bound", "runtimes"])
+def test_lists_of_flat_objects(command):
+    for row in json.loads(call(command, "--json", "-").out):
+        assert set(row) == keys_of(f"## `{command}`")
+
+
+def test_audit(tmp_path):
+    masks = write_masks(tmp_path / "m.npz", m=alive(64, slice(0, 8)))
+    for row in json.loads(call("audit", masks, "--json", "-").out):
+        assert set(row) == keys_of("## `audit`")
+        for part in "compaction", "packing":
+            assert set(row[part]) == keys_of(f"\n`{part}`:")
+
+
+def test_reproduce():
+    assert {field.name for field in fields(Judged)} == keys_of("## `reproduce`")
