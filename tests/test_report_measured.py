@@ -116,7 +116,7 @@ def test_bars_at_matched_quality_are_the_medians_of_the_table(section: Section) 
         drawn = {(row["row"], row["series"]): row for row in rows_of(figure, tables)}
         assert len(drawn) == wanted.height == 36
         for row in wanted.iter_rows(named=True):
-            series = {"zero_copy": "at-eviction", "compaction": "by-compaction", "packing": "by-packing"}
+            series = {"zero_copy": "at-eviction", "compaction": "after-compaction", "packing": "by-packing"}
             bar = drawn[look(row["policy"]).label, series[row["remedy"]]]
             assert (bar["mean"], bar["low"], bar["high"]) == pytest.approx(
                 (row["physical_reclaim"], row["low"], row["high"])

@@ -48,7 +48,11 @@ def test_each_preset_says_where_it_was_read(preset):
 
 @pytest.mark.parametrize(
     ("wrong", "says"),
-    [({"block_tables": "per-head"}, "per_head"), ({"block_size": 0}, "at least 1"), ({"name": "vLLM"}, "case")],
+    [
+        ({"block_tables": "per-head"}, "per_head"),
+        ({"block_size": 0}, "at least 1"),
+        ({"name": "vLLM"}, "case"),
+    ],
 )
 def test_a_preset_that_cannot_be_is_refused(wrong, says):
     with pytest.raises(InputError, match=says):

@@ -39,6 +39,36 @@ class FileAudit:
         return flat
 
 
+def labels(rows: Sequence[FileAudit]) -> list[str]:
+    """Name each row by its policy, and by what tells its masks apart where they are not to be pooled.
+
+    Masks of one policy are pooled if model, asked ratio and shape are the same.
+    """
+    origins: dict[str, set[tuple[str, ...]]] = {}
+    for row in rows:
+        origins.setdefault(row.ledger.policy, set()).add(_origin(row))
+    return [_label(row, origins[row.ledger.policy]) for row in rows]
+
+
+def _origin(row: FileAudit) -> tuple[str, ...]:
+    ledger = row.ledger
+    shape = f"{ledger.layers}×{ledger.kv_heads}×{ledger.tokens}"
+    return (
+        row.model or "model unknown",
+        "ratio unknown" if row.ratio is None else f"ratio {row.ratio:g}",
+        shape,
+    )
+
+
+def _label(row: FileAudit, origins: set[tuple[str, ...]]) -> str:
+    differing = [
+        part
+        for part, all_parts in zip(_origin(row), zip(*origins, strict=True), strict=True)
+        if len(set(all_parts)) > 1
+    ]
+    return ", ".join([row.ledger.policy, *differing])
+
+
 def audit_files(
     paths: Sequence[str | PathLike[str]],
     layouts: Sequence[BlockLayout],

@@ -184,9 +184,11 @@ def _amounts(rows: list[FileAudit]) -> list[Amount]:
 
 def _ranked(rows: list[FileAudit], kind: str) -> dict[str, list[FileAudit]]:
     """Group rows by policy, in the order of blocks freed in tables of a kind, then of pairs moved."""
+    from kvreclaim.audits import labels
+
     policies: dict[str, list[FileAudit]] = {}
-    for row in rows:
-        policies.setdefault(row.ledger.policy, []).append(row)
+    for name, row in zip(labels(rows), rows, strict=True):
+        policies.setdefault(name, []).append(row)
 
     def rank(policy: str) -> tuple[float, float]:
         ledgers = [row.ledger for row in policies[policy] if row.ledger.block_tables == kind]

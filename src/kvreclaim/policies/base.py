@@ -24,7 +24,8 @@ class Policy(ABC):
     """Decides from scores and a budget which KV pairs survive.
 
     A policy is a frozen dataclass whose fields are its configuration. Where scores tie, the earlier token is
-    evicted first. ``name`` is what tables and commands call it, in kebab-case, ``title`` its name for readers.
+    evicted first. ``name`` is for tables and commands, in kebab-case; ``title`` is for
+    readers.
     """
 
     name: ClassVar[str]

@@ -13,7 +13,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.report.folder import Folder
 
 TABLES = {"shared": "One shared table", "per_layer": "One table per layer", "per_head": "One table per head"}
-REMEDIES = {"zero_copy": "at-eviction", "compaction": "by-compaction", "packing": "by-packing"}
+REMEDIES = {"zero_copy": "at-eviction", "compaction": "after-compaction", "packing": "by-packing"}
 _HALF = 0.5
 
 

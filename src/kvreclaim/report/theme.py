@@ -59,7 +59,8 @@ SERIES: Mapping[str, Series] = {
     # where free blocks come from
     "at-eviction": Series("Free at eviction, no copy", "#1b86ea", "#4aa8fb"),
     "by-compaction": Series("Freed by compaction", "#c98408", "#f8d252"),
-    "by-packing": Series("Freed by packing each head", "#0a5a38", "#1f9187", "triangle-up"),
+    "after-compaction": Series("After compaction", "#c98408", "#f8d252"),
+    "by-packing": Series("After packing each head", "#0a5a38", "#1f9187", "triangle-up"),
     # statistics of a ratio
     "ratio-mean": Series("Mean of the runs' ratios", "#1b86ea", "#4aa8fb", "circle"),
     "ratio-of-means": Series("Ratio of the means", "#d6720f", "#e2501f", "diamond"),

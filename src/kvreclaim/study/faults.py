@@ -31,8 +31,8 @@ FAULTS = (
     Fault(
         "few-tokens-moved",
         "shapes",
-        "The 0.6 % of survivors that StreamingLLM moves are 0 to 4 tokens per run: the sinks, merged into "
-        "the window's first block. The share falls as 1/length, and the .47 is freed with no move at all.",
+        "The 0.6 % of survivors that StreamingLLM moves are 0 to 4 tokens per run: the sinks' and the "
+        "window's partial blocks, merged. The share falls as 1/length, and the .47 is freed with no move.",
     ),
     Fault(
         "boundary-blocks",

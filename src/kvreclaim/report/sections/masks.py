@@ -13,7 +13,11 @@ from kvreclaim.report.section import BlockMaps, Control, Figure, Item, KeyNumber
 from kvreclaim.report.wording import fixed, number, percent, with_spread
 
 _TABLES = {"shared": "one shared table", "per_layer": "one table per layer", "per_head": "one table per head"}
-_REMEDIES = {"at-eviction": "at_eviction", "by-compaction": "with_compaction", "by-packing": "with_packing"}
+_REMEDIES = {
+    "at-eviction": "at_eviction",
+    "after-compaction": "with_compaction",
+    "by-packing": "with_packing",
+}
 
 
 def _read(folder: Folder) -> pl.DataFrame:

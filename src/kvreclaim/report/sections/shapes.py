@@ -60,7 +60,8 @@ def _figures(summary: Summary) -> tuple[Item, ...]:
             title="SnapKV depends on the length of its clusters",
             caption=(
                 "B = 16, half of the tokens kept. Clusters of one token are H2O's scatter; long clusters "
-                f"approach a window. One number for SnapKV is a point on this curve. {_DIAMONDS}"
+                "approach a window. One number for SnapKV is a point on this curve. Hollow diamonds are an "
+                "estimate for long sequences, a little high in these short ones."
             ),
             drawings=plain(charts.over_cluster_length, cluster),
             series=("snapkv",),
@@ -69,8 +70,8 @@ def _figures(summary: Summary) -> tuple[Item, ...]:
             id="shapes-compaction",
             title="What compaction could add, and what it moves",
             caption=(
-                "With every survivor packed into the fewest blocks all shapes reach the same reclaim; "
-                "they differ in the share of survivors that have to be copied for it."
+                "With every survivor moved into the fewest blocks all shapes come out nearly alike "
+                "(StreamingLLM's sinks come on top of the budget); they differ in what has to be copied."
             ),
             drawings=plain(charts.with_compaction, cost),
             series=("at-eviction", "by-compaction"),

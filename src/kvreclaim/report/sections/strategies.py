@@ -118,7 +118,7 @@ def build(folder: Folder) -> Section:
             f"and frees {free['block-wise'].text}; reclaimability-aware loses {loss[aware].text} and frees "
             f"{free[aware].text}.",
             "Importance is a stand-in for quality: the sum of scores that a model never produced. "
-            "Independent scores are also the hardest case for token-level eviction: where unimportant tokens "
+            "Independent scores are also a hard case for token-level eviction: where unimportant tokens "
             "lie together, it frees more.",
         ),
         items=(*_figures(summary, control), *faults(folder, "strategies")),

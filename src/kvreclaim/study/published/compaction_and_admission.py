@@ -47,7 +47,7 @@ _RANDOM = (
     ),
     Figure(
         "compaction-random-slots-per-move",
-        "Random: token slots freed per token moved; the oracle is an upper bound",
+        "Random: token slots freed per token moved; the oracle takes the moves at their lower bound",
         Sampled("2.48"),
         _compaction("random", "slots_per_move"),
         _compaction_law("random", "slots_per_move_upper_bound"),
