@@ -1,8 +1,11 @@
 """``kvreclaim measure``: its tables and JSON, and bad input in one line before any work is done."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -10,7 +13,7 @@ pytest.importorskip("torch", reason="needs the extra: pip install 'kvreclaim[mod
 pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[models]'")
 
 import tiny_model
-from command_line import ENVIRONMENT, call, refused, run
+from command_line import ENVIRONMENT, call, refused, run, start
 
 SMALL = ("--context", 160, "--prompts", 1, "--next-tokens", 24)
 
@@ -134,6 +137,20 @@ def test_a_folder_of_other_results(measure, tmp_path):
     refused(measure(*options), "its run.json can't be read; pass another --out")
     (tmp_path / "file").write_text("")
     refused(measure("--out", tmp_path / "file"), "can't be made a folder")
+
+
+def test_ctrl_c_is_one_line_and_keeps_the_cells(tiny, tmp_path):
+    options = ("--model", tiny, "--text", tiny.parent / "text", "--out", tmp_path / "out", *SMALL)
+    policies = ("--policy", "snapkv", "--policy", "h2o-accumulated:stride=1")  # the latter takes its time
+    process = start("measure", *options, *policies, "--jobs", 2, process_group=0)
+    last = time.monotonic() + 60
+    while not list(tmp_path.rglob("cells/**/*.json")) and time.monotonic() < last:
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, b"")
+    assert err.decode().splitlines() == ["kvreclaim: interrupted; files written so far are whole"]
+    assert not (tmp_path / "out" / "measured.csv").exists()
 
 
 def test_without_the_extra(tmp_path):

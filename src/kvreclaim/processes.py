@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import TypeVar
 
 Result = TypeVar("Result")
+
+
+def nothing() -> None:
+    """Do nothing: what a worker without a state of its own begins with."""
 
 
 @contextmanager
 def running(tasks: Mapping[str, Callable[[], Result]], workers: int) -> Iterator[dict[Future[Result], str]]:
     """Run tasks in so many processes; gives the future of each, with its task's name.
 
-    The block ends when all tasks have. Left by an exception, Ctrl-C among them, it ends the processes at once.
-    They print nothing: a terminal's Ctrl-C reaches them all, and counts in this process alone.
+    The block ends when all tasks have, or as that of `worker_pool`.
 
     Parameters
     ----------
@@ -26,16 +31,33 @@ def running(tasks: Mapping[str, Callable[[], Result]], workers: int) -> Iterator
     workers
         Processes, at least 1.
     """
+    with worker_pool(workers) as pool:
+        with interrupts_held():
+            futures = {pool.submit(task): name for name, task in tasks.items()}
+        yield futures
+
+
+@contextmanager
+def worker_pool(workers: int, begin: Callable[[], None] = nothing) -> Iterator[ProcessPoolExecutor]:
+    """Give a pool of so many processes; submit the first tasks, which start them, under `interrupts_held`.
+
+    The block ends when all tasks have. Left by an exception, Ctrl-C among them, it ends the processes at
+    once; they end too when this process is killed. They print nothing: a terminal's Ctrl-C reaches them all,
+    and counts in this process alone.
+
+    Parameters
+    ----------
+    workers
+        Processes, at least 1.
+    begin
+        Called first in each process; can be pickled.
+    """
     others = set(active_children())
     # Spawned, not forked: safe beside the threads of other libraries, and alike on every platform.
-    pool = ProcessPoolExecutor(
-        workers, get_context("spawn"), initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)
-    )
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(begin,))
     with pool:
         try:
-            with _interrupts_held():
-                futures = {pool.submit(task): name for name, task in tasks.items()}
-            yield futures
+            yield pool
         except BaseException:
             for worker in set(active_children()) - others:
                 worker.terminate()
@@ -44,16 +66,37 @@ def running(tasks: Mapping[str, Callable[[], Result]], workers: int) -> Iterator
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
+def interrupts_held() -> Iterator[None]:
     """Hold interrupts back, here until the end, and in the processes that start meanwhile for good.
 
-    These import for a while before they could ignore one. Windows has no such mask.
+    These import for a while before they could ignore one. The mask is for them: here a library's thread may
+    receive the signal all the same, so that its handler is held back as well. Windows has no such mask.
     """
-    if not hasattr(signal, "pthread_sigmask"):
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
+    if came:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _begin(begin: Callable[[], None]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    begin()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone: else it would wait for tasks for ever."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

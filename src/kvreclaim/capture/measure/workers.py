@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing import active_children, get_context, parent_process
+from functools import partial
+from multiprocessing import get_context
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from kvreclaim.capture.measure.plan import Part, Plan
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.work import Measurer, one_thread
 from kvreclaim.errors import InputError
+from kvreclaim.processes import interrupts_held, worker_pool
 from kvreclaim.results import ResultsFolder
 
 _POLL_SECONDS = 0.2
@@ -41,34 +41,27 @@ def measure_in_processes(plan: Plan, folder: ResultsFolder, jobs: int, advance: 
     InputError
         If a process dies, or as `measure_here` does.
     """
-    # Spawned, not forked: torch's threads would not survive that.
-    context = get_context("spawn")
-    reports = context.SimpleQueue()
-    others = set(active_children())
-    pool = ProcessPoolExecutor(jobs, context, _begin, (plan, folder, reports))
+    done = get_context("spawn").SimpleQueue()
     try:
-        for _ in _finished(pool, plan, jobs):
-            while not reports.empty():
-                reports.get()
-                advance()
-    except BaseException as error:
-        for worker in set(active_children()) - others:
-            worker.terminate()
-        if isinstance(error, BrokenProcessPool):
-            raise InputError(
-                "a process died, perhaps for want of memory: run the same again, with fewer --jobs, to go on"
-            ) from error
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
+        with worker_pool(jobs, partial(_begin, plan, folder, done)) as pool:
+            for _ in _rounds(pool, plan, jobs):
+                while not done.empty():
+                    done.get()
+                    advance()
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a process died, perhaps for want of memory: run the same again, with fewer --jobs, to go on"
+        ) from error
 
 
-def _finished(pool: ProcessPoolExecutor, plan: Plan, jobs: int) -> Any:
+def _rounds(pool: ProcessPoolExecutor, plan: Plan, jobs: int) -> Iterator[None]:
     """Yield now and then until all is done: each prompt is matched as soon as all its parts are swept."""
-    running: dict[Future[None], Prompt | None] = {
-        pool.submit(_sweep, part): part[0] for part in plan.parts(jobs)
-    }
-    parts_left = Counter(prompt.name for prompt in running.values() if prompt is not None)
+    running: dict[Future[None], Prompt | None] = {}
+    parts_left: Counter[str] = Counter()
+    with interrupts_held():
+        for part in plan.parts(jobs):
+            running[pool.submit(_sweep, part)] = part[0]
+            parts_left[part[0].name] += 1
     while running:
         ended, _ = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
         for future in ended:
@@ -85,20 +78,11 @@ _measurer: Measurer
 """A worker's own, for the tasks that it is sent."""
 
 
-def _begin(plan: Plan, folder: ResultsFolder, reports: Any) -> None:
+def _begin(plan: Plan, folder: ResultsFolder, done: Any) -> None:
     global _measurer  # a process pool hands its workers no other state
-    threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     model, _ = models.load(plan.model)
-    _measurer = Measurer(plan, Cells(folder), model, lambda: reports.put(None))
-
-
-def _die_with_parent() -> None:
-    """End this process when the parent does, however it ends: nobody else would."""
-    parent = parent_process()
-    assert parent is not None  # noqa: S101  # a worker has one
-    parent.join()
-    os._exit(1)
+    _measurer = Measurer(plan, Cells(folder), model, lambda: done.put(None))
 
 
 def _sweep(part: Part) -> None:
