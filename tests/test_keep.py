@@ -143,6 +143,18 @@ def test_plain_files_of_others_are_read(tmp_path):
     ]
 
 
+def test_a_mask_without_a_name_is_called_by_its_file(tmp_path):
+    mask = np.ones((2, 4), bool)
+    np.savez(tmp_path / "ours.npz", mask)
+    KeepMask(mask).save(tmp_path / "theirs.npz")
+    KeepMask(mask, metadata=MaskMetadata(policy="h2o")).save(tmp_path / "known.npz")
+    np.savez(tmp_path / "two.npz", mask, mask)
+    assert KeepMask.load(tmp_path / "ours.npz").name == "ours"
+    assert KeepMask.load(tmp_path / "theirs.npz").name == "theirs"
+    assert KeepMask.load(tmp_path / "known.npz").policy == "h2o"
+    assert [mask.name for mask in load_keep_masks(tmp_path / "two.npz")] == ["arr_0", "arr_1"]
+
+
 def test_files_that_are_no_keep_masks(tmp_path):
     def refused(name, content, message):
         path = tmp_path / name

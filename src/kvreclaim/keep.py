@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,7 @@ class MaskMetadata:
 
 NO_METADATA = MaskMetadata()
 FORMAT = "kvreclaim-keep-masks"
+_NAMELESS = ("mask", "arr_0")  # what `save_keep_masks` and numpy.savez call an array without a name
 VERSION = 1
 
 
@@ -146,7 +148,8 @@ def load_keep_masks(path: str | PathLike[str]) -> list[KeepMask]:
     """Read every keep mask of a ``.npz``, ``.npy`` or ``.safetensors`` file, in the file's order.
 
     The format is in docs/mask-file.md: one bool (or uint8 0/1) array a mask, of any rank from 1 to 3, with
-    metadata where the file has the kvreclaim header. Nothing is ever unpickled.
+    metadata where the file has the kvreclaim header. A file's only mask is named after the file where it has
+    no name of its own. Nothing is ever unpickled.
 
     Raises
     ------
@@ -156,9 +159,12 @@ def load_keep_masks(path: str | PathLike[str]) -> list[KeepMask]:
     header, arrays = read_arrays(path)
     try:
         described = _described(header)
-        return [KeepMask(array, name, described.get(name, NO_METADATA)) for name, array in arrays.items()]
+        masks = [KeepMask(array, name, described.get(name, NO_METADATA)) for name, array in arrays.items()]
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
+    if len(masks) == 1 and masks[0].policy in _NAMELESS:
+        return [KeepMask(masks[0].array, Path(path).stem, masks[0].metadata)]
+    return masks
 
 
 def save_keep_masks(path: str | PathLike[str], masks: Sequence[KeepMask]) -> None:
@@ -176,7 +182,7 @@ def save_keep_masks(path: str | PathLike[str], masks: Sequence[KeepMask]) -> Non
     InputError
         If the ending is unknown, names are missing or repeat, or the file can't be written.
     """
-    names = [mask.name for mask in masks] if len(masks) > 1 else [mask.name or "mask" for mask in masks]
+    names = [mask.name for mask in masks] if len(masks) > 1 else [mask.name or _NAMELESS[0] for mask in masks]
     if not all(names) or len(set(names)) != len(names):
         raise InputError(f"{path}: each mask needs a name of its own, got {names}")
     described = {name: asdict(mask.metadata) for name, mask in zip(names, masks, strict=True)}
