@@ -17,12 +17,16 @@ if TYPE_CHECKING:
 NO_TARGET = "no matched quality: measure snapkv at ratio 0.5 as well, or pass --target-kl"
 
 Model = Annotated[
-    str, typer.Option(help="A fetched model's name, a model directory, or an id on the Hugging Face Hub.")
+    str,
+    typer.Option(
+        metavar="MODEL", help="A fetched model's name, a model directory, or an id on the Hugging Face Hub."
+    ),
 ]
 Policies = Annotated[
     list[str] | None,
     typer.Option(
         "--policy",
+        metavar="PRESS",
         help="A press, such as snapkv or adakv:snapkv; may be repeated.",
         show_default=f"{len(POLICIES)} of them",
     ),
@@ -31,13 +35,16 @@ Ratios = Annotated[
     list[float] | None,
     typer.Option(
         "--ratio",
+        metavar="FRACTION",
         help="Fraction of the KV pairs to evict; may be repeated.",
         show_default=" ".join(map(str, RATIOS)),
     ),
 ]
-Context = Annotated[int, typer.Option(help="Tokens of a prompt.")]
-Prompts = Annotated[int, typer.Option(help="How many prompts.")]
-NextTokens = Annotated[int, typer.Option(help="Tokens after each prompt that quality is judged on.")]
+Context = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a prompt.")]
+Prompts = Annotated[int, typer.Option(metavar="N", help="How many prompts.")]
+NextTokens = Annotated[
+    int, typer.Option(metavar="TOKENS", help="What follows each prompt, and quality is judged on.")
+]
 Texts = Annotated[
     list[str] | None,
     typer.Option(
@@ -51,17 +58,24 @@ BlockSizes = Annotated[
     list[int] | None,
     typer.Option(
         "--block-size",
-        help="Tokens of a block; may be repeated. The first is that of the tables printed.",
+        metavar="TOKENS",
+        help="Size of a block; may be repeated. The first is that of the tables printed.",
         show_default=" ".join(map(str, BLOCK_SIZES)),
     ),
 ]
-RequestTokens = Annotated[int, typer.Option(help="Tokens of one request, for the requests admitted.")]
+RequestTokens = Annotated[
+    int, typer.Option(metavar="TOKENS", help="Size of a request, for the requests admitted.")
+]
 TargetKL = Annotated[
     float | None,
-    typer.Option(help="KL to match, in nats.", show_default="SnapKV's at ratio 0.5, on the same prompt"),
+    typer.Option(
+        metavar="NATS", help="KL to match.", show_default="SnapKV's at ratio 0.5, on the same prompt"
+    ),
 ]
-Jobs = Annotated[int, typer.Option(help="Processes; the results do not depend on it.")]
-Out = Annotated[str, typer.Option(help="The results folder; a run that was interrupted goes on in it.")]
+Jobs = Annotated[int, typer.Option(metavar="N", help="Processes; the results do not depend on it.")]
+Out = Annotated[
+    str, typer.Option(metavar="DIR", help="The results folder; a run that was interrupted goes on in it.")
+]
 
 
 def measure_command(
