@@ -75,7 +75,7 @@ def test_text_options_may_be_repeated(measure, tiny, tmp_path):
     (tmp_path / "more").write_text(tiny_model.text(500, seed=1))
     answer = measure("--policy", "knorm", "--ratio", 0.5, "--text", tmp_path / "more", "--prompts", 4)
     assert answer.status == 0
-    cut = json.loads((tmp_path / "out" / "run.json").read_text())["parameters"]["cut"]
+    cut = json.loads((tmp_path / "out" / "run.json").read_text())["parameters"]["prompt_texts"]
     assert [place["source"] for place in cut] == 2 * [str(tiny.parent / "text")] + 2 * [
         str(tmp_path / "more")
     ]

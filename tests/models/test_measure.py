@@ -101,7 +101,7 @@ def test_files_and_columns(tiny, folder):
     assert {"torch", "transformers", "kvpress"} <= set(run["versions"])
     assert run["parameters"]["model"] == str(tiny[0])
     assert {row["model"] for row in rows_of(folder / "measured.csv")} == {"llama"}
-    assert [cut["source"] for cut in run["parameters"]["cut"]] == [str(tiny[1])] * 3
+    assert [cut["source"] for cut in run["parameters"]["prompt_texts"]] == [str(tiny[1])] * 3
 
 
 def test_rows_are_the_audit_of_the_saved_masks(tiny, folder):
@@ -255,7 +255,7 @@ def test_another_text_of_the_same_name_is_refused(tiny, tmp_path):
     asked = settings(tiny, texts=(str(text),), policies=("streaming-llm",), ratios=(0.5,))
     measure(asked, tmp_path / "out")
     text.write_text(tiny_model.text(1000, seed=2))
-    with pytest.raises(InputError, match="was begun with other cut"):
+    with pytest.raises(InputError, match="was begun with other prompt texts"):
         measure(asked, tmp_path / "out")
 
 

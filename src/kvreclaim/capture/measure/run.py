@@ -106,10 +106,11 @@ def measure(
     plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings))
     geometry = _geometry(settings.model, model)
     folder.begin_run(COMMAND, _parameters(settings, plan, geometry), kinds=["measured"], packages=PACKAGES)
-    report = _Counted(cells_left(plan, Cells(folder)), progress)
-    if workers == 1:
+    missing = cells_left(plan, Cells(folder))
+    report = _Counted(missing, progress)
+    if missing and workers == 1:
         measure_here(plan, folder, model, report)
-    else:
+    elif missing:
         del model  # each process loads its own
         measure_in_processes(plan, folder, workers, report)
     return _write_tables(settings, plan, folder, geometry)
@@ -134,7 +135,7 @@ def _parameters(settings: Settings, plan: Plan, geometry: KVGeometry) -> dict[st
         **asdict(settings),
         "target": target,
         "geometry": asdict(geometry),
-        "cut": [prompt.described() for prompt in plan.prompts],
+        "prompt_texts": [prompt.described() for prompt in plan.prompts],
     }
 
 
