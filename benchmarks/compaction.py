@@ -22,8 +22,8 @@ def run(quick: bool) -> Iterator[Row]:
     million = MILLION // 10 if quick else MILLION
     blocks = [millions * million for millions in MILLIONS]
     yield from _choose(blocks, "no budget", lambda _: None)
-    # Full compaction moves about 3.2 of the 8 live tokens a block here: a quarter of that.
-    yield from _choose(blocks, "a budget of .8 tokens a block", lambda count: count * 4 // 5)
+    # Full compaction moves about 3.2 of the 8 live tokens per block here: a quarter of that.
+    yield from _choose(blocks, "a budget of .8 tokens per block", lambda count: count * 4 // 5)
     yield _plan(2**18 if quick else 2**22)
 
 

@@ -147,7 +147,7 @@ def as_keep_mask(keep: KeepMask | ArrayLike) -> KeepMask:
 def load_keep_masks(path: str | PathLike[str]) -> list[KeepMask]:
     """Read every keep mask of a ``.npz``, ``.npy`` or ``.safetensors`` file, in the file's order.
 
-    The format is in docs/mask-file.md: one bool (or uint8 0/1) array a mask, of any rank from 1 to 3, with
+    The format is in docs/mask-file.md: one bool (or uint8 0/1) array per mask, of any rank from 1 to 3, with
     metadata where the file has the kvreclaim header. A file's only mask is named after the file where it has
     no name of its own. Nothing is ever unpickled.
 

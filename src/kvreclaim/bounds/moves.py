@@ -71,7 +71,7 @@ def single_hole_slots_per_move(block_size: SupportsIndex) -> float:
     Raises
     ------
     InputError
-        If block_size < 2: with one token a block nothing is ever partial.
+        If block_size < 2: with one token per block nothing is ever partial.
     """
     moves = _single_hole_moves(block_size)
     return sum((len(moves) + 1) / moved for moved in moves) / len(moves)

@@ -138,7 +138,7 @@ def _layouts(
 
 
 def _table(rows: list[FileAudit], files: int) -> Table:
-    """Build the table of one block size: a row a policy, the mean over the files that have it."""
+    """Build the table of one block size: a row per policy, the mean over the files that have it."""
     from kvreclaim.layout import BLOCK_TABLES
 
     kinds = sorted({row.ledger.block_tables for row in rows}, key=BLOCK_TABLES.index)

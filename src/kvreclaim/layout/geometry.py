@@ -42,7 +42,7 @@ class KVGeometry:
     Raises
     ------
     InputError
-        If a number is not a positive integer, the dtype is unknown, or the windows are not one a layer.
+        If a number is not a positive integer, the dtype is unknown, or the windows are not one per layer.
     """
 
     name: str

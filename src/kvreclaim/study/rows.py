@@ -57,7 +57,7 @@ class Point:
     x: float
 
     def simulated(self, metrics: Mapping[str, ArrayLike]) -> list[Row]:
-        """Return a row for each metric; its values are one a run, NaN where it is undefined."""
+        """Return a row for each metric; one value per run, NaN where it is undefined."""
         return [self._row(metric, SIMULATED, *mean_and_std(values)) for metric, values in metrics.items()]
 
     def closed_form(self, metrics: Mapping[str, ArrayLike]) -> list[Row]:
