@@ -238,6 +238,7 @@ def test_options_of_bound(folder, arguments, words):
     [
         (["reproduce", "--out", "out", "--seeds", "0"], ["seeds", "0"]),
         (["reproduce", "--out", "out", "--seeds", "many"], ["--seeds"]),
+        (["reproduce", "--out", "out", "--seeds", "9" * 18], ["seeds", "10000"]),
         (["reproduce", "--out", "out", "--seed-base", "-1"], ["seed_base", "-1"]),
         (["reproduce", "--out", "out", "--jobs", "0"], ["jobs", "0"]),
         (["reproduce", "--out", "good.npz"], ["--out"]),

@@ -9,7 +9,9 @@ from zlib import crc32
 import numpy as np
 
 from kvreclaim.study.settings import PUBLISHED_SEEDS
-from kvreclaim.validate import non_negative_int, positive_int
+from kvreclaim.validate import check_at_most, non_negative_int, positive_int
+
+MOST_RUNS = 10_000  # some 3 GiB of masks at once, and an hour
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,7 @@ class Seeds:
     Parameters
     ----------
     count
-        Runs, at least 1; the study made 30.
+        Runs, 1 to `MOST_RUNS`; the study made 30.
     base
         The first seed, at least 0.
 
@@ -33,7 +35,7 @@ class Seeds:
     base: int = 0
 
     def __post_init__(self) -> None:
-        positive_int(self.count, "seeds")
+        check_at_most(positive_int(self.count, "seeds"), MOST_RUNS, "seeds", "the most runs")
         non_negative_int(self.base, "seed_base")
 
     def __iter__(self) -> Iterator[int]:
