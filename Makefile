@@ -20,7 +20,7 @@ RECORDED := run.json measured.csv matched.csv matched_prompts.csv interactive_da
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
 	$(BIN)/kvreclaim audit examples/masks/*.npz --out report/real-masks
-	$(BIN)/kvreclaim page report report/real-masks $(wildcard results/*/) --out report/index.html
+	$(BIN)/kvreclaim page report report/real-masks $(dir $(wildcard results/*/run.json)) --out report/index.html
 
 evidence: $(MODELS_VENV)/models.stamp $(VENV)/report.stamp
 	$(MODELS_BIN)/kvreclaim models fetch smollm2-135m
