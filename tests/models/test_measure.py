@@ -119,10 +119,10 @@ def test_rows_are_the_audit_of_the_saved_masks(tiny, folder):
         mask = KeepMask.load(folder / "masks" / prompt / f"ratio-{ratio}" / f"{policy.replace(':', '+')}.npz")
         assert (mask.policy, mask.metadata.ratio, mask.tokens) == (policy, ratio, 160)
         ledger = audit(mask, BlockLayout(size, tables))
-        assert float(row["physical_reclaim"]) == pytest.approx(ledger.physical_reclaim, abs=1e-8)
-        assert float(row["stranded"]) == pytest.approx(ledger.stranded, abs=1e-8)
+        assert float(row["physical_reclaim"]) == pytest.approx(ledger.physical_reclaim, abs=1e-6)
+        assert float(row["stranded"]) == pytest.approx(ledger.stranded, abs=1e-6)
         assert int(row["packing_moved_pairs"]) == ledger.packing.moved_pairs
-        assert float(row["retained"]) == pytest.approx(mask.array.mean(), abs=1e-8)
+        assert float(row["retained"]) == pytest.approx(mask.array.mean(), abs=1e-6)
 
 
 def test_what_is_evicted_costs_quality(folder):
@@ -145,8 +145,8 @@ def test_matched_quality(tiny, folder):
         mask = KeepMask.load(
             folder / "masks" / row["prompt"] / "matched" / f"{row['policy'].replace(':', '+')}.npz"
         )
-        assert float(row["retained"]) == pytest.approx(mask.array.mean(), abs=1e-8)
-        assert float(row["ratio"]) == pytest.approx(mask.metadata.ratio, abs=1e-7)
+        assert float(row["retained"]) == pytest.approx(mask.array.mean(), abs=1e-6)
+        assert float(row["ratio"]) == pytest.approx(mask.metadata.ratio, abs=1e-6)
         if row["policy"] == "snapkv":
             assert row["kl"] == row["target_kl"]
         if row["reached"] == "below":

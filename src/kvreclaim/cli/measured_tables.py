@@ -60,7 +60,7 @@ def ratio_table(rows: Sequence[MeasuredRow], settings: Settings) -> Table:
             _mean(row.retained for row in shared),
             *(_mean(row.physical_reclaim for row in by_policy[policy][kind]) for kind in KINDS),
             _mean(row.packing_reclaim for row in shared),
-            f"{fmean(row.kl for row in shared):.3f}",
+            f"{fmean(row.kl for row in shared):.2g}",
             f"{fmean(row.delta_nll for row in shared):+.3f}",
             _mean(row.top1 for row in shared),
         )

@@ -16,8 +16,8 @@ from kvreclaim.layout import KVGeometry
 from kvreclaim.ledger import Ledger, audit
 from kvreclaim.results import as_csv
 
-# Eight digits: none of a ratio of counts is lost that a reader could want, and files stay small.
-_DIGITS = 8
+# Seven digits: more than anyone reads, and the files stay small.
+_DIGITS = 7
 
 
 @dataclass(frozen=True)
