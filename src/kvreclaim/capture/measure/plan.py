@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvreclaim.capture.matched import SNAPKV_AT_HALF, Reference
+from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF, Reference
 from kvreclaim.capture.measure.cells import Cell, sweep_cell
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.settings import Settings

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvreclaim.capture.attention_layers import geometry_of, model_name
-from kvreclaim.capture.matched import Match, Sweep, match_all
+from kvreclaim.capture.inside.attention_layers import geometry_of, model_name
+from kvreclaim.capture.matched.fit import Match, Sweep, match_all
 from kvreclaim.capture.measure.cells import Cell, Cells, matched_cell
 from kvreclaim.capture.measure.plan import Part, Plan
 from kvreclaim.capture.measure.prompts import Prompt
