@@ -91,7 +91,7 @@ def test_masks_are_chosen_by_policy_and_by_layer_and_head(page: Any) -> None:
     page.locator("#measured-map [data-policy='0']").click()
 
 
-def test_the_section_says_when_it_was_recorded(page: Any) -> None:
-    mark = page.locator("#measured .recorded")
+def test_the_section_says_when_it_was_measured(page: Any) -> None:
+    mark = page.locator("#measured .provenance")
     assert mark.is_visible()
-    assert mark.inner_text().startswith("Recorded 2026-03-04")
+    assert mark.inner_text().startswith("Measured on 2026-03-04")

@@ -126,7 +126,7 @@ def _finding(task: str, seen: bool, rows: Rows) -> str:
     if not groups:
         return f"{head} All intervals overlap: no policies are ranked."
     told = [
-        f"{_names(better)} more than {_names(below)}"
+        f"{_names(better)} more than {_in_short(below, [name for name in worse if name not in better])}"
         for below, better in sorted(groups.items(), key=lambda group: -len(group[0]))
     ]
     return f"{head} With intervals apart, {'; '.join(told)}. All other pairs overlap and are not ranked."
@@ -141,6 +141,14 @@ def _below(one: Mapping[str, Any], rows: Rows) -> list[str]:
         and min(row["full_solved"], one["full_solved"]) >= LEAST_SOLVED
         and row["high"] < one["low"]
     ]
+
+
+def _in_short(below: Sequence[str], others: Sequence[str]) -> str:
+    """Return policies by their names, or, where that is shorter, as all of the others but some."""
+    spared = [policy for policy in others if policy not in below]
+    if len(spared) + 1 >= len(below):
+        return _names(below)
+    return f"all others but {_names(spared)}" if spared else "all others"
 
 
 def _count(row: Mapping[str, Any]) -> str:
