@@ -169,7 +169,7 @@ def test_gibibytes_are_shares_times_the_pool(section: Section) -> None:
     assert column(table, "No copy")["H2O"] == "0.0"
     # 20,000 of 90 · 2,048 pairs; 8 MB · .9 of 45 MiB
     assert column(table, "Moved to pack")["H2O"] == f"{57 * 20_000 / (90 * 2048):.1f}" == "6.2"
-    assert column(table, "At matched quality, moved to pack")["H2O"] == f"{57 * 7.2e6 / (45 * 2**20):.1f}"
+    assert column(table, "Matched: moved to pack")["H2O"] == f"{57 * 7.2e6 / (45 * 2**20):.1f}"
     assert "Arithmetic" in table.caption
     values = {key.value for key in section.key_numbers}
     assert values == {"10 of 12", "0.0 GiB of 28.5 GiB"}

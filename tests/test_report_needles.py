@@ -56,23 +56,28 @@ def test_bars_are_the_shares_with_their_intervals(section: Section) -> None:
                 (solved / 66, *wilson(solved, 66)), abs=1e-6
             )
             assert (row["n"], row["kind"]) == ("66", "measured")
+            assert row["row_value"] == f"{found[0]} of 66, {found[1]} of 66"
     assert len({row["bar_at"] for row in rows}) == len(rows)
 
 
 def test_the_table_has_counts_intervals_and_what_is_kept(section: Section) -> None:
-    table: Table = item(section, "measured-needle-table")
-    cells = {
+    one, few, never = (cells_of(item(section, f"measured-needle-table-{place}")) for place in (1, 2, 3))
+    assert len(one) == len(few) == len(never) == 12
+    low, high = wilson(20, 66)
+    assert one["SnapKV"]["Question unseen: solved"] == f"20 of 66: 0.30 [{low:.2f}, {high:.2f}]"
+    assert one["SnapKV"]["Question seen: needle kept"] == "0.900"
+    assert few["SnapKV"]["Question seen: solved"].startswith("22 of 49")
+    assert never["H2O"]["Question seen: solved"] == "0 of 0 (70 trials)"
+    assert never["H2O"]["Question seen: needle kept"] == ""
+
+
+def cells_of(table: Table) -> dict[str, dict[str, str]]:
+    return {
         row[0]: dict(
             zip(table.columns, [cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row], strict=True)
         )
         for row in table.rows
     }
-    assert len(cells) == 12
-    low, high = wilson(20, 66)
-    assert cells["SnapKV"]["One needle, question unseen"] == f"20 of 66: 0.30 [{low:.2f}, {high:.2f}]"
-    assert cells["SnapKV"]["One needle, question seen: needle kept"] == "0.900"
-    assert cells["H2O"]["Four values of a key, question seen"] == "0 of 0 (70 trials)"
-    assert cells["H2O"]["Four values of a key, question seen: needle kept"] == ""
 
 
 def test_what_is_said_of_each_task(section: Section) -> None:
@@ -139,7 +144,7 @@ def test_where_the_full_cache_never_finds_any_there_is_a_table_and_no_chart(tmp_
     table = needles_of({"h2o": (0, 0)}, "multi-value", full_solved=0)
     section = measured.build(Folder(write_measured(tmp_path, needle_table=table)))
     ids = {getattr(found, "id", "") for found in section.items}
-    assert "measured-needle-table" in ids and "measured-needles" not in ids
+    assert "measured-needle-table-1" in ids and "measured-needles" not in ids
     render_page([tmp_path])
 
 

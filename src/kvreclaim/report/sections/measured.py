@@ -264,10 +264,5 @@ def _block_maps(folder: Folder) -> tuple[Item, ...]:
 
 
 def _tables(measured: Measurements) -> tuple[Table, ...]:
-    found = (
-        tables.at_one_ratio(measured),
-        tables.at_matched_quality(measured),
-        tables.on_one_gpu(measured),
-        needles.table(measured),
-    )
-    return tuple(table for table in found if table is not None)
+    found = (tables.at_one_ratio(measured), tables.at_matched_quality(measured), tables.on_one_gpu(measured))
+    return (*(table for table in found if table is not None), *needles.tables(measured))

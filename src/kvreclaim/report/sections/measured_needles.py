@@ -54,25 +54,33 @@ def figure(measured: Measurements) -> Figure | None:
     )
 
 
-def table(measured: Measurements) -> Table | None:
-    """Return the counts behind the shares, and what is kept of the needles; None without trials."""
-    cells = _cells(measured)
-    if not cells:
-        return None
+def tables(measured: Measurements) -> tuple[Table, ...]:
+    """Return a table for each task: the counts behind the shares, and what is kept of the needles."""
+    by_task: dict[str, dict[bool, Rows]] = {}
+    for (task, seen), rows in _cells(measured).items():
+        by_task.setdefault(task, {})[seen] = rows
+    return tuple(
+        _table(measured, f"measured-needle-table-{place}", task, cells)
+        for place, (task, cells) in enumerate(by_task.items(), start=1)
+    )
+
+
+def _table(measured: Measurements, name: str, task: str, cells: Mapping[bool, Rows]) -> Table:
     columns: list[tuple[str, dict[str, str]]] = []
-    for (task, seen), rows in cells.items():
-        words = f"{_task(task)}, {_SEEN[seen]}"
+    for seen, rows in cells.items():
+        words = _SEEN[seen].capitalize()
         columns += [
-            (words, {row["policy"]: _count(row) for row in rows}),
+            (f"{words}: solved", {row["policy"]: _count(row) for row in rows}),
             (f"{words}: needle kept", {row["policy"]: _share(row["needle_retained"]) for row in rows}),
         ]
-    policies = measured.ordered(measured.needles.unique("policy", maintain_order=True))["policy"].to_list()
+    found = measured.needles.filter(task=task)
+    policies = measured.ordered(found.unique("policy", maintain_order=True))["policy"].to_list()
     return Table(
-        id="measured-needle-table",
-        title=f"Needles found, ratio {_ratios(measured.needles)}",
+        id=name,
+        title=f"Needles, {_task(task).lower()}, ratio {_ratios(found)}",
         caption=(
-            "Trials that policy and full cache solve, of those that the full cache solves, with the share's "
-            "95 % Wilson interval; kept: mean share of the KV pairs of the needles asked for. Measured."
+            "Trials that the policy solves of those that the full cache solves, their share and its 95 % "
+            "Wilson interval; mean share kept of the KV pairs of the needles asked for. Measured."
         ),
         columns=("Policy", *(title for title, _ in columns)),
         rows=tuple(
@@ -95,9 +103,10 @@ def _cells(measured: Measurements) -> dict[tuple[str, bool], Rows]:
 def _bars(measured: Measurements, rows: pl.DataFrame, series: Mapping[bool, str]) -> pl.DataFrame:
     """Return rows to draw: a group a policy, a bar with the question seen and one with it unseen."""
     ordered = measured.ordered(rows.sort("question_seen", descending=True, maintain_order=True))
+    count = pl.format("{} of {}", "solved", "full_solved")
     return ordered.select(
         name="policy",
-        words=pl.lit(""),
+        words=count.str.join(", ").over("policy"),
         policy=pl.col("question_seen").replace_strict(series, return_dtype=pl.String),
         x=pl.lit(0.0),
         mean="share",

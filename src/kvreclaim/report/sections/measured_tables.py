@@ -109,7 +109,8 @@ def on_one_gpu(measured: Measurements) -> Table | None:
         title=f"In GiB of one GPU, ratio {measured.ratio:g}, shared table",
         caption=(
             f"Arithmetic: the shares measured on {measured.model}, times a pool. {POOL}. Moved to pack: "
-            "what is copied within it. The heads of another model may agree more or less."
+            "what is copied within it. Matched: at matched quality, medians. The heads of another model may "
+            "agree more or less."
         ),
         columns=("Policy", *(title for title, _ in columns)),
         rows=_rows(measured.policies, cells),
@@ -131,7 +132,7 @@ def _matched_shares(measured: Measurements) -> list[tuple[str, dict[str, float]]
     rows = {remedy: _by_policy(shared.filter(remedy=remedy)) for remedy in REMEDIES}
     columns = [
         (
-            f"At matched quality, {_DONE[remedy]}",
+            f"Matched: {_DONE[remedy]}",
             {policy: row["physical_reclaim"] for policy, row in found.items()},
         )
         for remedy, found in rows.items()
@@ -139,7 +140,7 @@ def _matched_shares(measured: Measurements) -> list[tuple[str, dict[str, float]]
     if (size := measured.prompt_bytes) is not None:
         packing = {policy: row["moved_bytes"] for policy, row in rows["packing"].items()}
         moved = {policy: count / size for policy, count in packing.items() if count is not None}
-        columns.append(("At matched quality, moved to pack", moved))
+        columns.append(("Matched: moved to pack", moved))
     return columns
 
 
