@@ -36,6 +36,7 @@ def _table(task: str, rows: Sequence[NeedleRow]) -> Table:
         f"The full cache solves {counts}: shares are of those, with 95 % Wilson intervals. Kept: pairs of "
         "the needles asked for. Where intervals overlap, nothing is ranked.",
     )
+    table.padding = (0, 0)  # one space between the columns, for the longest names
     table.add_column("policy", overflow="fold", min_width=12)
     for words in (WORDS[question_seen] for question_seen in seen):
         table.add_column(f"solved, question\n{words} [95 %]", justify="right", no_wrap=True)
