@@ -1,6 +1,6 @@
 # make report   reproduce the study, audit the real keep masks, write the page: report/index.html
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
-# make needles  go on with it: hide needles and ask for them, some 20 minutes more
+# make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
 # make record   keep the small tables of the evidence in results/
 # make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
