@@ -33,7 +33,7 @@ ROOMS = {
     "policies": {*CORE, "scores"},
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
-    "report": {"errors", "version", "validate", "results"},
+    "report": {"errors", "version", "validate", "results", "layout"},
     "cli": {*CORE, "scores", "policies", "study", "capture", "report"},
     "__main__": {"cli"},
 }
