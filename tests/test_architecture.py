@@ -26,7 +26,7 @@ CORE = [
         "histogram",
     ),
     *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool"),
-    *("eviction_rules", "scheduling", "scheduler", "bounds"),
+    *("cost", "eviction_rules", "scheduling", "scheduler", "bounds"),
 ]
 ROOMS = {
     "scores": {*CORE},
