@@ -1,8 +1,8 @@
 """What a copy costs: seconds = fixed + seconds per run × runs + bytes / bandwidth.
 
-A run is a stretch of consecutive bytes that one copy moves. Packing moves few bytes in many runs, so a price by
-bytes alone is off by the share of the runs: vllm-project/vllm#35990 saw a layer's KV copied at 40 to 43 GB/s in
-3 copies and at 1 to 3 GB/s in 193.
+A run is a stretch of consecutive bytes that one copy moves. Packing moves few bytes in many runs, so a price
+by bytes alone can be far off: vllm-project/vllm#35990 saw a layer's KV copied at 40 to 43 GB/s in 3 copies and
+at 1 to 3 GB/s in 193.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def fit_copy_cost(samples: Sequence[CopySample], confidence: float = 0.95, seed:
 
     Least squares of the relative errors, so that a copy of microseconds counts as much as one of seconds;
     non-negative by trying each set of constants that may be 0 (the problem of Lawson and Hanson, 1974,
-    chapter 23, with three unknowns). Intervals by bootstrap over the samples: they say how far these samples pin
-    the constants down, and nothing of another machine.
+    chapter 23, with three unknowns). Intervals by bootstrap over the samples: they say how far these samples
+    pin the constants down, and nothing of another machine.
 
     Parameters
     ----------
