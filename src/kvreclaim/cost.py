@@ -1,8 +1,8 @@
 """What a copy costs: seconds = fixed + seconds per run × runs + bytes / bandwidth.
 
 A run is a stretch of consecutive bytes that one copy moves. Packing moves few bytes in many runs, so a price
-by bytes alone can be far off: vllm-project/vllm#35990 saw a layer's KV copied at 40 to 43 GB/s in 3 copies and
-at 1 to 3 GB/s in 193.
+by bytes alone can be far off: vllm-project/vllm#35990 saw a layer copied at 40 to 43 GB/s in 3 copies, and at
+1 to 3 GB/s in 193.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import typer
 
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
+from kvreclaim.cli.calibrate import calibrate_app
 from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
 from kvreclaim.cli.output import printable
@@ -36,6 +37,7 @@ app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
+app.add_typer(calibrate_app, name="calibrate")
 app.command("page")(page_command)
 
 

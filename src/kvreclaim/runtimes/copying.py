@@ -1,0 +1,212 @@
+"""Timing copies on this machine: many sizes, in few runs and in many, each beside a plain copy.
+
+Two ways to copy. `slices`: one copy per run, as a runtime does that calls ``memcpy`` for each. `gather`: all
+rows of a copy by index, as packing does that moves single KV pairs; a run is then a stretch of rows. Sources
+and destinations lie scattered over buffers larger than caches, elsewhere in each round: the blocks of a request
+are cold when it is packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.cost import CopySample
+from kvreclaim.errors import InputError
+from kvreclaim.validate import positive_int
+
+BUFFER_BYTES = 128 << 20
+ROW_BYTES = 512  # one KV pair of SmolLM2 in 32 bits, of Llama 3 in 16 bits: K and V of 64 or 128 numbers
+SIZES = (64 << 10, 512 << 10, 4 << 20, 16 << 20)
+RUNS = (1, 16, 128, 1024)
+LEAST_ROUNDS = 10
+WAYS = ("slices", "gather")
+
+Copy = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class MeasuredCopy:
+    """Bytes in runs, and medians over rounds: seconds of the copy, and of a plain copy of the same bytes."""
+
+    moved_bytes: int
+    runs: int
+    seconds: float
+    plain_seconds: float
+    rounds: int
+
+    @property
+    def sample(self) -> CopySample:
+        """What a fit takes."""
+        return CopySample(self.moved_bytes, self.runs, self.seconds)
+
+    @property
+    def slowdown(self) -> float:
+        """Times as long as the plain copy."""
+        return self.seconds / self.plain_seconds
+
+
+@dataclass(frozen=True)
+class Device:
+    """Two buffers of rows, uint8 ``[rows, ROW_BYTES]``, and what waits until copies between them are done."""
+
+    name: str
+    source: Any
+    destination: Any
+    synchronize: Callable[[], None]
+    indices: Callable[[NDArray[np.int64]], Any]
+
+
+def devices() -> tuple[str, ...]:
+    """Return the devices there are: ``cpu``, and ``cuda`` where torch sees a GPU."""
+    if find_spec("torch") is None:
+        return ("cpu",)
+    import torch
+
+    return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
+
+
+def open_device(name: str, buffer_bytes: int = BUFFER_BYTES) -> Device:
+    """Return a device with its buffers written once: NumPy's on ``cpu``, torch's on ``cuda``.
+
+    Raises
+    ------
+    InputError
+        If there is no such device.
+    """
+    if name not in devices():
+        raise InputError(f"device {name!r} is not here: pass one of {', '.join(devices())}")
+    shape = (buffer_bytes // ROW_BYTES, ROW_BYTES)
+    if name == "cpu":
+        return Device(name, np.ones(shape, np.uint8), np.zeros(shape, np.uint8), _done, lambda rows: rows)
+    import torch
+
+    return Device(
+        name,
+        torch.ones(shape, dtype=torch.uint8, device=name),
+        torch.zeros(shape, dtype=torch.uint8, device=name),
+        torch.cuda.synchronize,
+        lambda rows: torch.from_numpy(rows).to(name),
+    )
+
+
+def measure(
+    device: Device,
+    way: str,
+    sizes: Sequence[int] = SIZES,
+    runs: Sequence[int] = RUNS,
+    rounds: int = LEAST_ROUNDS + 1,
+    report: Callable[[int, int], None] | None = None,
+) -> list[MeasuredCopy]:
+    """Time copies of each size in each number of runs, round by round, a plain copy after each.
+
+    Parameters
+    ----------
+    device
+        Where.
+    way
+        One of `WAYS`.
+    sizes
+        Bytes, whole rows, at most the device's buffers.
+    runs
+        Numbers of runs; those with less than a row for each are left out.
+    rounds
+        Interleaved pairs, at least 10; one more that is not counted goes before.
+    report
+        Called with the rounds done and all of them.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range or the way is unknown.
+    """
+    if way not in WAYS:
+        raise InputError(f"way {way!r} is unknown: pass one of {', '.join(WAYS)}")
+    if positive_int(rounds, "rounds") < LEAST_ROUNDS:
+        raise InputError(f"rounds is {rounds}: pass at least {LEAST_ROUNDS} pairs")
+    generator = np.random.default_rng(0)
+    points = list(_points(device, sizes, runs))
+    seconds = np.empty((rounds + 1, len(points), 2))
+    for done in range(rounds + 1):
+        for place, (rows, count) in enumerate(points):
+            copies = (_COPIES[way](device, rows, count, generator), _plain(device, rows, generator))
+            seconds[done, place] = [_time(copy, device) for copy in copies]
+        if report is not None:
+            report(done + 1, rounds + 1)
+    medians = np.median(seconds[1:], axis=0)
+    return [
+        MeasuredCopy(rows * ROW_BYTES, count, float(own), float(plain), rounds)
+        for (rows, count), (own, plain) in zip(points, medians, strict=True)
+    ]
+
+
+def _points(device: Device, sizes: Sequence[int], runs: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield rows and runs of each copy, as many rows in each run."""
+    for size in sizes:
+        rows = positive_int(size, "size") // ROW_BYTES
+        if rows * ROW_BYTES != size or rows > len(device.source):
+            most = len(device.source) * ROW_BYTES
+            raise InputError(f"size is {size}: pass whole rows of {ROW_BYTES} bytes, at most {most}")
+        for count in runs:
+            if rows % positive_int(count, "runs") == 0:
+                yield rows, count
+
+
+def _slices(device: Device, rows: int, runs: int, generator: np.random.Generator) -> Copy:
+    """Return a copy that moves run by run."""
+    length = rows // runs
+    starts = [_scattered(device, runs, length, generator).tolist() for _ in range(2)]
+
+    def copy() -> None:
+        source, destination = device.source, device.destination
+        for from_row, to_row in zip(*starts, strict=True):
+            destination[to_row : to_row + length] = source[from_row : from_row + length]
+
+    return copy
+
+
+def _gather(device: Device, rows: int, runs: int, generator: np.random.Generator) -> Copy:
+    """Return a copy that moves all rows by index."""
+    length = rows // runs
+    within = np.arange(length)
+    from_rows, to_rows = (
+        device.indices((_scattered(device, runs, length, generator)[:, None] + within).ravel())
+        for _ in range(2)
+    )
+
+    def copy() -> None:
+        device.destination[to_rows] = device.source[from_rows]
+
+    return copy
+
+
+def _plain(device: Device, rows: int, generator: np.random.Generator) -> Copy:
+    """Return a copy of consecutive rows, from one random place to another."""
+    return _slices(device, rows, 1, generator)
+
+
+def _scattered(device: Device, runs: int, length: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return the first rows of runs that do not overlap, in random order."""
+    places = len(device.source) // length
+    return generator.choice(places, runs, replace=False) * length
+
+
+def _time(copy: Copy, device: Device) -> float:
+    device.synchronize()
+    start = perf_counter()
+    copy()
+    device.synchronize()
+    return perf_counter() - start
+
+
+def _done() -> None:
+    """On the CPU a copy is done when it returns."""
+
+
+_COPIES = dict(zip(WAYS, (_slices, _gather), strict=True))
