@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreclaim.errors import InputError
-from kvreclaim.eviction_rules import RKV, AtPrefillEnd, BudgetAndBuffer, Progress
+from kvreclaim.eviction_rules import RKV, AtPrefillEnd, Progress, ToBudget
 from kvreclaim.scheduler import Scheduler
 from kvreclaim.scheduling import EvictionEvent, Request, SchedulerSettings
 
@@ -192,7 +192,7 @@ def test_settings_out_of_range_are_refused(bad):
 
 
 def test_values_are_frozen():
-    for value in (SchedulerSettings(1, 1), Request("a", 1, 1), scheduler().step(), BudgetAndBuffer(1, 1)):
+    for value in (SchedulerSettings(1, 1), Request("a", 1, 1), scheduler().step(), ToBudget(1, 1)):
         with pytest.raises(dataclasses.FrozenInstanceError):
             value.blocks = 2
 
@@ -218,7 +218,7 @@ def test_a_prefill_in_chunks_is_evicted_when_it_is_whole():
 
 
 def test_a_request_that_finishes_is_not_evicted_on_the_way():
-    assert run(scheduler(rule=BudgetAndBuffer(2, 2), requests=[(9, 1)]))[0].evictions == ()
+    assert run(scheduler(rule=ToBudget(2, 2), requests=[(9, 1)]))[0].evictions == ()
 
 
 def test_a_preempted_request_loses_its_drop_and_is_evicted_again():
@@ -233,7 +233,7 @@ def test_a_preempted_request_loses_its_drop_and_is_evicted_again():
 
 
 def test_budget_and_buffer_packs_whenever_the_buffer_is_full():
-    made = scheduler(blocks=9, rule=BudgetAndBuffer(budget=8, buffer=4), requests=[(20, 14)])
+    made = scheduler(blocks=9, rule=ToBudget(budget=8, buffer=4), requests=[(20, 14)])
     steps = run(made)
     assert [(step.number, event.slots) for step in steps for event in step.evictions] == [
         (0, 20),
@@ -244,13 +244,25 @@ def test_budget_and_buffer_packs_whenever_the_buffer_is_full():
     assert made.outcomes["a"].blocks_freed == 3 + 1 + 1 + 1
 
 
-def test_a_rule_that_leaves_everything_is_no_eviction():
-    made = scheduler(rule=AtPrefillEnd(lambda progress: progress.slots), requests=[(9, 2)])
-    assert [step.evictions for step in run(made)] == [(), ()]
+def test_a_short_prompt_is_left_whole_until_a_buffer_has_come_beyond_the_budget():
+    made = scheduler(rule=ToBudget(budget=8, buffer=3), requests=[(6, 12)])
+    assert [step.number for step in run(made) if step.evictions] == [5, 8]  # 11 and 14 tokens computed
+    made = scheduler(rule=ToBudget(budget=8), requests=[(8, 12)])
+    assert not any(step.evictions for step in run(made))
+
+
+def test_an_eviction_that_frees_nothing_counts_and_starts_the_next_buffer():
+    """As of a runtime that frees whole blocks and finds none dead."""
+    whole = ToBudget(budget=4, buffer=3, slots_for=lambda progress: progress.slots + 1)
+    made = scheduler(rule=whole, requests=[(9, 8)])
+    steps = run(made)
+    assert [step.number for step in steps if step.evictions] == [0, 3, 6]
+    assert steps[3].evictions == (EvictionEvent("a", 12, 12, 0),)
+    assert (made.outcomes["a"].evictions, made.outcomes["a"].blocks_freed) == (3, 0)
 
 
 @pytest.mark.parametrize("fields", [(0, 4), (4, 0), (4, 1.5)])
-@pytest.mark.parametrize("rule", [RKV, BudgetAndBuffer])
+@pytest.mark.parametrize("rule", [RKV, ToBudget])
 def test_budgets_and_buffers_are_at_least_one(rule, fields):
     with pytest.raises(InputError):
         rule(*fields)
@@ -258,7 +270,16 @@ def test_budgets_and_buffers_are_at_least_one(rule, fields):
 
 def test_rkv_compacts_as_its_port_does():
     rule = RKV(256, 128)
-    at = Progress("a", 700, generated=129, computed=828, scheduled=1, slots=828, prefill_ended=False)
+    at = Progress(
+        "a",
+        700,
+        generated=129,
+        computed=828,
+        scheduled=1,
+        slots=828,
+        prefill_ended=False,
+        since_eviction=None,
+    )
     assert rule.slots_left(at) == 256
     assert rule.slots_left(dataclasses.replace(at, computed=827, slots=827)) is None
     assert rule.slots_left(dataclasses.replace(at, scheduled=2)) is None  # a recomputed prefill
@@ -309,7 +330,7 @@ def cases(draw):
     )
     small = st.integers(1, 9)
     share = draw(st.floats(0, 1))
-    rules = [None, AtPrefillEnd(lambda progress: int(share * progress.slots)), BudgetAndBuffer, RKV]
+    rules = [None, AtPrefillEnd(lambda progress: int(share * progress.slots)), ToBudget, RKV]
     rule = draw(st.sampled_from(rules))
     rule = rule(draw(small), draw(small)) if isinstance(rule, type) else rule
     most = blocks * block_size

@@ -2,8 +2,8 @@
 
 Two ways to copy. `slices`: one copy per run, as a runtime does that calls ``memcpy`` for each. `gather`: all
 rows of a copy by index, as packing does that moves single KV pairs; a run is then a stretch of rows. Sources
-and destinations lie scattered over buffers larger than caches, elsewhere in each round: the blocks of a request
-are cold when it is packed.
+and destinations lie scattered over buffers larger than caches, elsewhere in each round, for the blocks of a
+request are cold when it is packed.
 """
 
 from __future__ import annotations
