@@ -83,8 +83,8 @@ class AtPrefillEnd:
 class ToBudget:
     """Evict to a budget at the end of prefill, and again whenever a buffer of tokens has come since.
 
-    As kvreclaim's plugin for vLLM does: a request of no more tokens than the budget is left whole until a buffer
-    has come beyond the budget.
+    As kvreclaim's plugin for vLLM does: a request of no more tokens than the budget is left whole until a
+    buffer has come beyond the budget.
 
     Parameters
     ----------
