@@ -32,8 +32,9 @@ ROOMS = {
     "policies": {*CORE, "scores"},
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
+    "runtimes": {*CORE, "scores", "policies"},
     "report": {"errors", "version", "validate", "results"},
-    "cli": {*CORE, "scores", "policies", "study", "capture", "report"},
+    "cli": {*CORE, "scores", "policies", "study", "capture", "runtimes", "report"},
     "__main__": {"cli"},
 }
 TENSORS = {SOURCE / "scores" / "attention.py"}  # scores of a real model: these may import torch
