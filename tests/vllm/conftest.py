@@ -1,0 +1,58 @@
+"""One engine for all tests that need one, and a Hugging Face model to hold it to.
+
+Skipped where vLLM or the model is missing; `make test-vllm` brings both.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from kvreclaim.runtimes.vllm.versions import SUPPORTED, installed_version
+
+MODEL = Path(
+    os.environ.get("KVRECLAIM_TEST_MODEL", Path.home() / ".cache/kvreclaim/models/smollm2-135m")
+).expanduser()
+POOL = 40
+BLOCK = 32
+
+
+def _missing():
+    if installed_version() not in SUPPORTED:
+        return f"vLLM {', '.join(SUPPORTED)} is not installed: make test-vllm"
+    return None if MODEL.is_dir() else f"no model in {MODEL}: kvreclaim models fetch smollm2-135m"
+
+
+def pytest_collection_modifyitems(items):
+    missing = _missing()
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("default"))  # those of vLLM and torch are not ours
+            if missing is not None:
+                item.add_marker(pytest.mark.skip(reason=missing))
+
+
+@pytest.fixture(scope="session")
+def engine():
+    from kvreclaim.runtimes.vllm.engine import Engine
+
+    with Engine(str(MODEL), pool_blocks=POOL, block_size=BLOCK) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def reference():
+    from vllm_reference import Reference
+
+    return Reference(MODEL)
+
+
+@pytest.fixture(scope="session")
+def prompts():
+    """Token ids of three texts of different kind, of about 520, 330 and 210 tokens."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(MODEL)
+    texts = json.loads((Path(__file__).parent / "texts.json").read_text())
+    return [tokenizer(text).input_ids for text in texts]
