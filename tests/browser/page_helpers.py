@@ -28,6 +28,8 @@ FIGURES = [
     "measured-matched",
     "measured-saving",
     "measured-block-size",
+    "observed-free",
+    "observed-running",
 ]
 
 
