@@ -56,12 +56,19 @@ def test_a_machine_of_known_cost_is_calibrated(device, monkeypatch):
     def priced(device, rows, runs, generator):
         return lambda: charge((runs, rows * copying.ROW_BYTES))
 
+    def plain(device, rows, generator):
+        return lambda: charge((1, 0))
+
+    monkeypatch.setattr(copying, "_plain", plain)
+
     monkeypatch.setattr(copying, "perf_counter", lambda: now)
     monkeypatch.setitem(copying._COPIES, "slices", priced)
     copies = copying.measure(device, "slices", (4096, 65536, MIB), (1, 2, 8))
     fit = fit_copy_cost([copy.sample for copy in copies])
     found = (fit.cost.fixed, fit.cost.per_run, fit.cost.per_byte)
     assert found == pytest.approx((20e-6, 2e-6, 1e-9), rel=1e-6)
+    assert copies[0].plain_seconds == pytest.approx(22e-6)
+    assert copies[0].slowdown == pytest.approx((22e-6 + 4096e-9) / 22e-6)
 
 
 @pytest.mark.parametrize(

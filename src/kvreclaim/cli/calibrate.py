@@ -83,6 +83,7 @@ def _as_json(device: str, way: str, copies: list[MeasuredCopy], fit: CopyFit) ->
                 "seconds": copy.seconds,
                 "fitted_seconds": cost.seconds(copy.moved_bytes, copy.runs),
                 "plain_seconds": copy.plain_seconds,
+                "slowdown": copy.slowdown,
             }
             for copy in copies
         ],
@@ -120,13 +121,13 @@ def _constants(found: list[tuple[str, str, list[MeasuredCopy], CopyFit]], rounds
 
 def _scaled(value: float | None, ends: tuple[float | None, float | None], scale: float) -> str:
     """Return ``12.3 [11.9, 12.6]``, a dash for what is not bounded."""
-    value_text, low, high = (MISSING if each is None else f"{each * scale:.3g}" for each in (value, *ends))
+    value_text, low, high = (MISSING if each is None else f"{each * scale:.2g}" for each in (value, *ends))
     return f"{value_text} [{low}, {high}]"
 
 
 def _copies(found: list[tuple[str, str, list[MeasuredCopy], CopyFit]]) -> Table:
     table = plain_table(
-        "The copies", "Measured, as above. Plain: one copy of the same bytes, in the same rounds."
+        "The copies", "Measured, as above. Plain: one copy of as many bytes, in the same rounds."
     )
     table.add_column("device")
     table.add_column("way")

@@ -33,23 +33,31 @@ Copy = Callable[[], None]
 
 @dataclass(frozen=True)
 class MeasuredCopy:
-    """Bytes in runs, and medians over rounds: seconds of the copy, and of a plain copy of the same bytes."""
+    """Bytes in runs, and medians over rounds.
+
+    Attributes
+    ----------
+    moved_bytes, runs
+        What was copied.
+    seconds, plain_seconds
+        Of the copy, and of a plain copy of as many bytes.
+    slowdown
+        Of the ratios of the two, round by round.
+    rounds
+        How many.
+    """
 
     moved_bytes: int
     runs: int
     seconds: float
     plain_seconds: float
+    slowdown: float
     rounds: int
 
     @property
     def sample(self) -> CopySample:
         """What a fit takes."""
         return CopySample(self.moved_bytes, self.runs, self.seconds)
-
-    @property
-    def slowdown(self) -> float:
-        """Times as long as the plain copy."""
-        return self.seconds / self.plain_seconds
 
 
 @dataclass(frozen=True)
@@ -139,10 +147,11 @@ def measure(
             seconds[done, place] = [_time(copy, device) for copy in copies]
         if report is not None:
             report(done + 1, rounds + 1)
-    medians = np.median(seconds[1:], axis=0)
+    medians = np.median(seconds[1:], axis=0).tolist()
+    ratios = np.median(seconds[1:, :, 0] / seconds[1:, :, 1], axis=0).tolist()
     return [
-        MeasuredCopy(rows * ROW_BYTES, count, float(own), float(plain), rounds)
-        for (rows, count), (own, plain) in zip(points, medians, strict=True)
+        MeasuredCopy(rows * ROW_BYTES, count, own, plain, ratio, rounds)
+        for (rows, count), (own, plain), ratio in zip(points, medians, ratios, strict=True)
     ]
 
 
