@@ -19,6 +19,7 @@ from kvreclaim.runtimes.predict import (
 from kvreclaim.runtimes.vllm.engine import Engine
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.records import ObservedRun, as_row
+from kvreclaim.scheduling import SchedulerSettings
 
 
 def observe(
@@ -40,10 +41,7 @@ def observe(
     InputError
         If vLLM is missing or not supported, refuses the settings, or an option does not fit the model.
     """
-    for options in chosen:
-        if options.copy_budget is not None:
-            raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
-    observations = []
+    _check(chosen)
     with Engine(
         scenario.model,
         pool_blocks=scenario.pool_blocks,
@@ -54,15 +52,50 @@ def observe(
     ) as engine:
         tokenizer = engine.llm.get_tokenizer()
         prompts = scenario.prompts(lambda text: tokenizer.encode(text, add_special_tokens=False))
+        observations = []
         for done, options in enumerate([Options("none"), *chosen]):
-            asked = replace(options, record_masks=needs_masks(options))
-            run = engine.run(prompts, asked, scenario.max_tokens)
-            rule = rule_for(options, scenario.block_size, masks_of(run))
-            lengths = [len(prompt) for prompt in prompts]
-            prediction = predict(scenario.settings, lengths, scenario.max_tokens, rule)
-            observations.append(_observation(options, run, prediction))
+            observations.append(observe_run(engine, prompts, options, scenario.max_tokens, scenario.settings))
             report(done + 1)
     return observations
+
+
+def observe_run(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    options: Options,
+    max_tokens: int,
+    settings: SchedulerSettings,
+) -> Observation:
+    """Run prompts on an engine, and predict the run.
+
+    Parameters
+    ----------
+    engine
+        At rest.
+    prompts
+        Token ids of each.
+    options
+        What is evicted, without a copy budget.
+    max_tokens
+        Tokens that each request generates.
+    settings
+        The engine's pool and limits.
+
+    Raises
+    ------
+    InputError
+        If the options do not fit the model, have a copy budget, or a request does not fit the pool.
+    """
+    _check([options])
+    run = engine.run(prompts, replace(options, record_masks=needs_masks(options)), max_tokens)
+    rule = rule_for(options, settings.block_size, masks_of(run))
+    prediction = predict(settings, [len(prompt) for prompt in prompts], max_tokens, rule)
+    return _observation(options, run, prediction)
+
+
+def _check(chosen: Sequence[Options]) -> None:
+    if any(options.copy_budget is not None for options in chosen):
+        raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
 
 
 def _observation(options: Options, run: ObservedRun, prediction: Prediction) -> Observation:
