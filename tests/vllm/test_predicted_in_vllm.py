@@ -20,7 +20,7 @@ CHOSEN = [
 
 @pytest.mark.parametrize("options", CHOSEN, ids=lambda options: f"{options.policy}-{options.mode}")
 def test_a_run_goes_as_predicted(engine, prompts, options):
-    """Four requests that fill the pool, so that the last one is preempted as they grow, and one that waits."""
+    """Four requests that fill the pool, so that one is preempted as they grow, and one that waits."""
     from kvreclaim.runtimes.in_vllm import observe_run
 
     limits = engine.llm.llm_engine.vllm_config.scheduler_config
