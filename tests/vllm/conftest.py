@@ -4,16 +4,13 @@ Skipped where vLLM or the model is missing; `make test-vllm` brings both.
 """
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+from observed import MODEL
 
 from kvreclaim.runtimes.vllm.versions import SUPPORTED, installed_version
 
-MODEL = Path(
-    os.environ.get("KVRECLAIM_TEST_MODEL", Path.home() / ".cache/kvreclaim/models/smollm2-135m")
-).expanduser()
 POOL = 40
 BLOCK = 32
 

@@ -1,6 +1,10 @@
 """An observed run beside the reference."""
 
 import os
+from pathlib import Path
+
+MODEL = Path(os.environ.get("KVRECLAIM_MODELS", Path.home() / ".cache/kvreclaim/models")) / "smollm2-135m"
+"""SmolLM2-135M, where `kvreclaim models fetch` puts it."""
 
 FULL = os.environ.get("KVRECLAIM_FULL") == "1"
 """Whether all of the matrix is wanted: `make test-vllm-full`."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import MODEL
+from observed import MODEL
 
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask, save_keep_masks
@@ -119,7 +119,8 @@ def configured(options, **arguments):
     os.environ["KVRECLAIM_VLLM"] = options.as_json()
     try:
         register()
-        return EngineArgs(model=str(MODEL), max_model_len=1024, **arguments).create_engine_config()
+        settings = {"model": str(MODEL), "max_model_len": 1024, "enforce_eager": True, **arguments}
+        return EngineArgs(**settings).create_engine_config()
     finally:
         del os.environ["KVRECLAIM_VLLM"]
 
@@ -134,6 +135,7 @@ KNORM = Options("knorm", 128)
         ({"async_scheduling": True}, "asynchronous scheduling"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=1"),
         ({"worker_extension_cls": "somebody.Else"}, "worker_extension_cls"),
+        ({"enforce_eager": False}, "enforce_eager=True"),
         ({"block_size": 16}, "multiple of 32"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
     ],

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from conftest import MODEL
+from observed import MODEL
 
 from kvreclaim.runtimes.vllm.engine import ENVIRONMENT
 from kvreclaim.runtimes.vllm.options import Options

@@ -34,6 +34,7 @@ def check_config(config: Any, options: Options) -> None:
         "asynchronous scheduling runs ahead of evictions: pass async_scheduling=False": (
             config.scheduler_config.async_scheduling
         ),
+        "a compiled model is not supported: pass enforce_eager=True": not model.enforce_eager,
         "speculative decoding is not supported: leave out speculative_config": (
             config.speculative_config is not None
         ),
