@@ -27,10 +27,10 @@ MODEL = Path(os.environ.get("KVRECLAIM_MODELS", Path.home() / ".cache/kvreclaim/
 WINDOW = 64
 TEXT = """# What evictions cost in vLLM
 
-SmolLM2-135M in float32, vLLM 0.32.0 on one CPU core, blocks of 32. Medians of interleaved pairs with their
-95 % interval. "At most 3 %" is missed only if the whole interval lies above it. The copy is `Tensor.copy_` of as
-many bytes as the pack moved; the product is that of SnapKV's window of {window} queries with all keys, layer by
-layer.
+SmolLM2-135M in float32, vLLM 0.32.0 on one CPU core, blocks of 32. Medians of interleaved pairs with
+their 95 % interval. "At most 3 %" is missed only if the whole interval lies above it. The copy is
+`Tensor.copy_` of as many bytes as the pack moved; the product is that of SnapKV's window of {window}
+queries with all keys, layer by layer.
 
 {table}
 {verdict}
