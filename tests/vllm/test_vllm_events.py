@@ -22,9 +22,9 @@ def test_chunked_prefill_changes_nothing(engine, reference, prompts):
 
 
 def test_a_preempted_request_is_evicted_again(engine, reference, prompts):
-    # Three of 10 blocks and one of 7 fill the pool of 40 but for 3; masked pairs give nothing back.
-    chosen = [prompts[1][:318], prompts[0][:318], prompts[1][2:320], prompts[2][:210]]
-    run = engine.run(chosen, replace(SNAPKV, mode="mask"), 72)
+    # Three of 10 blocks and one of 9 leave 1 of 40 free; masked pairs give nothing back.
+    chosen = [*(prompts[0][start : start + 318] for start in (0, 100, 200)), prompts[1]]
+    run = engine.run(chosen, replace(SNAPKV, mode="mask"), 40)
     assert run.preemptions > 0
     assert run.free_blocks_end == run.pool_blocks
     resumed = 0
