@@ -6,7 +6,7 @@ import pytest
 from small_models import tiny_llama, transformers
 
 from kvreclaim import InputError
-from kvreclaim.capture.attention_layers import attention_layers, evictable, geometry_of
+from kvreclaim.capture.inside.attention_layers import attention_layers, evictable, geometry_of
 from kvreclaim.capture.models import load
 
 

@@ -6,11 +6,11 @@ import pytest
 from small_models import kvpress
 
 from kvreclaim import InputError, policies
-from kvreclaim.capture.names import NamedPress, parse
-from kvreclaim.capture.policy_press import PolicyPress, ReceivedAttention, WindowAttention
-from kvreclaim.capture.press_tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.capture.presses import make, names
-from kvreclaim.capture.refusals import reason_against
+from kvreclaim.capture.presses.grammar import NamedPress, parse
+from kvreclaim.capture.presses.policy_press import PolicyPress, ReceivedAttention, WindowAttention
+from kvreclaim.capture.presses.refusals import reason_against
+from kvreclaim.capture.presses.tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.layout import BlockLayout
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_models import prose_ids, smollm2
 
 from kvreclaim import BlockLayout, InputError, KeepMask, audit
-from kvreclaim.capture.matched import (
+from kvreclaim.capture.matched.fit import (
     ABOVE,
     BELOW,
     INSIDE,
@@ -20,7 +20,7 @@ from kvreclaim.capture.matched import (
     match,
     match_all,
 )
-from kvreclaim.capture.matched_ledger import MatchedRow, prompt_rows, summarise
+from kvreclaim.capture.matched.ledger import MatchedRow, prompt_rows, summarise
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.quality import Continuation

@@ -15,7 +15,7 @@ import tiny_model
 from small_models import smollm2, tiny_gemma3, tiny_llama, torch
 
 from kvreclaim import BlockLayout, InputError, KeepMask, audit
-from kvreclaim.capture.matched import SNAPKV_AT_HALF
+from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF
 from kvreclaim.capture.measure.plan import Plan
 from kvreclaim.capture.measure.prompts import TOPICS, Prompt, cut_prompts, topics_text
 from kvreclaim.capture.measure.run import measure
@@ -299,7 +299,7 @@ def test_a_model_with_windows(tmp_path):
 
 
 def _windows():
-    from kvreclaim.capture.attention_layers import geometry_of
+    from kvreclaim.capture.inside.attention_layers import geometry_of
 
     return geometry_of(tiny_gemma3().config).layer_groups()
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from small_models import prefill, prose, smollm2, torch
 
 from kvreclaim import InputError, KeepMask
-from kvreclaim.capture.haystack import INTRODUCTION, Haystack
-from kvreclaim.capture.needle import MULTI_KEY, MULTI_VALUE, SINGLE, TASKS, NeedleTask
-from kvreclaim.capture.retrieval import FULL, Attempt, attempt, count, separated
+from kvreclaim.capture.quality.haystack import INTRODUCTION, Haystack
+from kvreclaim.capture.quality.needle import MULTI_KEY, MULTI_VALUE, SINGLE, TASKS, NeedleTask
+from kvreclaim.capture.quality.retrieval import FULL, Attempt, attempt, count, separated
 from kvreclaim.keep import MaskMetadata
 
 TEXT = " ".join(f"Sentence {number} says that {number * number} follows." for number in range(400))
@@ -174,7 +174,7 @@ def test_policies_are_tried_only_where_the_full_cache_solves(monkeypatch, full_s
         answer = f" {trial.answers[0]}." if given is None and full_solves else "1"
         return [ord(letter) for letter in answer]
 
-    monkeypatch.setattr("kvreclaim.capture.retrieval.generate", generate)
+    monkeypatch.setattr("kvreclaim.capture.quality.retrieval.generate", generate)
     attempts = attempt("model", Letters(), "cache", trial, {"snapkv": mask})
     full = Attempt("single", False, 7, FULL, 0.0, 1.0, 1.0, 1, int(full_solves))
     tried = [Attempt("single", False, 7, "snapkv", 0.5, 0.5, 0.5, 1, 0)] if full_solves else []

@@ -19,7 +19,7 @@ from small_models import (
 from kvreclaim import InputError, KeepMask
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
-from kvreclaim.capture.replay import ATTENTION, generate, replay_logits, replaying
+from kvreclaim.capture.quality.replay import ATTENTION, generate, replay_logits, replaying
 
 TOKENS, NEXT = 40, 9
 

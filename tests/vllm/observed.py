@@ -1,5 +1,14 @@
 """An observed run beside the reference."""
 
+import os
+from pathlib import Path
+
+MODEL = Path(os.environ.get("KVRECLAIM_MODELS", Path.home() / ".cache/kvreclaim/models")) / "smollm2-135m"
+"""SmolLM2-135M, where `kvreclaim models fetch` puts it."""
+
+FULL = os.environ.get("KVRECLAIM_FULL") == "1"
+"""Whether all of the matrix is wanted: `make test-vllm-full`."""
+
 MARGIN = 1e-3
 """Top-two logit margin of the reference under which two float32 computations may pick different tokens."""
 
@@ -12,13 +21,14 @@ def first_difference(found, expected, margins):
     return None, None
 
 
+def parts(run, number):
+    """Return the evictions from a request of a run, by its place among the prompts."""
+    return [record for record in run.evictions if record.request.split("-")[0].split(".")[1] == str(number)]
+
+
 def masks_of(run, number):
     """Return the effective masks of a request of a run, by its computed tokens."""
-    return {
-        record.computed_tokens: record.effective
-        for record in run.evictions
-        if record.request.split("-")[0].split(".")[1] == str(number)
-    }
+    return {record.computed_tokens: record.effective for record in parts(run, number)}
 
 
 def assert_same(run, number, reference, counted):

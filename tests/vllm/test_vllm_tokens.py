@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from observed import assert_same
+from observed import FULL, assert_same
 
 from kvreclaim.runtimes.vllm.options import Options
 
 COUNT = 48
 BUDGET = 96
-# One line of a matrix each: every policy and every mode, a copy budget, and evictions while decoding.
+# Every policy and every mode, a copy budget, and evictions while decoding.
 SMOKE = [
     Options("streaming-llm", BUDGET, "pack"),
     Options("snapkv", BUDGET, "pack", window=32),
@@ -26,6 +26,17 @@ SMOKE = [
 ]
 
 
+EQUAL = ("streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "block-wise")
+WHOLE = [
+    Options(policy, BUDGET, mode, window=32, buffer=buffer)
+    for policy in (*EQUAL, "adakv", "pyramidkv")
+    for mode in ("free", "pack", "mask")
+    for buffer in (None, 16)
+    if policy != "block-wise" or mode == "pack" or buffer is None
+]
+WHOLE += [Options(policy, BUDGET, "pack", window=32, copy_budget=400_000) for policy in EQUAL]
+
+
 def named(options):
     more = [
         f"{name}={getattr(options, name)}" for name in ("copy_budget", "buffer") if getattr(options, name)
@@ -33,15 +44,15 @@ def named(options):
     return "-".join([options.policy, options.mode, *more])
 
 
-@pytest.mark.parametrize("options", SMOKE, ids=named)
-def test_tokens_are_those_of_the_reference(engine, reference, prompts, options, record_property):
+@pytest.mark.parametrize("options", WHOLE if FULL else SMOKE, ids=named)
+def test_tokens_are_those_of_the_reference(engine, reference, prompts, options, ties):
     run = engine.run(prompts, replace(options, record_masks=True), COUNT)
     evicted = {record.request.split("-")[0] for record in run.evictions}
     assert len(evicted) == len(prompts)
     if options.buffer is not None:
         assert max(record.event for record in run.evictions) >= 1
-    ties = []
+    parted = []
     for number in range(len(prompts)):
-        assert_same(run, number, reference, ties)
-    record_property("part_at_a_tie", sum(ties))
+        assert_same(run, number, reference, parted)
+    ties[named(options)] = (sum(parted), len(parted))
     assert run.free_blocks_end == run.pool_blocks

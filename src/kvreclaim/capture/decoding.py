@@ -11,21 +11,21 @@ import torch
 from kvpress import BasePress
 from transformers import DynamicCache
 
-from kvreclaim.capture.attention_layers import (
+from kvreclaim.capture.inside.attention_layers import (
     attention_layers,
     decoder_of,
     evictable,
     geometry_of,
     model_name,
 )
-from kvreclaim.capture.checks import check_prompt
-from kvreclaim.capture.history import LayerHistory
-from kvreclaim.capture.queries import observed_queries
-from kvreclaim.capture.quiet import quiet_kvpress
+from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.inside.queries import observed_queries
+from kvreclaim.capture.inside.quiet import quiet_kvpress
+from kvreclaim.capture.inside.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.capture.record import living_rows
-from kvreclaim.capture.rows import rows_of
+from kvreclaim.capture.rows.history import LayerHistory
+from kvreclaim.capture.rows.match import rows_of
 from kvreclaim.capture.series import NEVER, DecodingRecord
-from kvreclaim.capture.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.errors import InputError
 from kvreclaim.validate import positive_int
 
@@ -51,7 +51,7 @@ def record_decoding(
     model
         A causal language model of transformers.
     press
-        A press that evicts while decoding, as `kvreclaim.capture.decode_presses.make_decoding` returns; one
+        A press that evicts while decoding, as `kvreclaim.capture.presses.decoding.make_decoding` returns; one
         that evicts in the prefill alone gives a series that stands still.
     input_ids
         The prompt, ``[1, tokens]``.

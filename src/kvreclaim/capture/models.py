@@ -12,10 +12,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_utils import PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-from kvreclaim.capture import catalog
-from kvreclaim.capture.attention_layers import attention_layers, geometry_of
-from kvreclaim.capture.quiet import quiet_transformers
-from kvreclaim.capture.store import fetch, is_fetched, models_folder
+from kvreclaim.capture.fetch import catalog
+from kvreclaim.capture.fetch.store import fetch, is_fetched, models_folder
+from kvreclaim.capture.inside.attention_layers import attention_layers, geometry_of
+from kvreclaim.capture.inside.quiet import quiet_transformers
 from kvreclaim.errors import InputError
 
 __all__ = ["fetch", "load"]

@@ -12,21 +12,21 @@ import torch
 from kvpress import BasePress
 from transformers import DynamicCache
 
-from kvreclaim.capture.attention_layers import (
+from kvreclaim.capture.inside.attention_layers import (
     attention_layers,
     decoder_of,
     evictable,
     geometry_of,
     model_name,
 )
-from kvreclaim.capture.checks import asked_ratio, check_keeps_something, check_prompt
-from kvreclaim.capture.policy_press import SHARED_SCORES
-from kvreclaim.capture.queries import observed_queries
-from kvreclaim.capture.quiet import quiet_kvpress
+from kvreclaim.capture.inside.checks import asked_ratio, check_keeps_something, check_prompt
+from kvreclaim.capture.inside.queries import observed_queries
+from kvreclaim.capture.inside.quiet import quiet_kvpress
+from kvreclaim.capture.inside.surroundings import attention_set_to, named_errors, seeded
+from kvreclaim.capture.presses.policy_press import SHARED_SCORES
+from kvreclaim.capture.presses.refusals import check_recordable, needs_attention_weights
 from kvreclaim.capture.record import record
-from kvreclaim.capture.refusals import check_recordable, needs_attention_weights
-from kvreclaim.capture.shadow import Prompt, Shadow
-from kvreclaim.capture.surroundings import attention_set_to, named_errors, seeded
+from kvreclaim.capture.rows.shadow import Prompt, Shadow
 from kvreclaim.keep import KeepMask, MaskMetadata
 
 

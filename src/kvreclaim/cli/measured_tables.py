@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
-    from kvreclaim.capture.matched_ledger import MatchedRow
+    from kvreclaim.capture.matched.ledger import MatchedRow
     from kvreclaim.capture.measure.run import Measurement
     from kvreclaim.capture.measure.settings import Settings
     from kvreclaim.capture.measure.tables import MatchedPromptRow, MeasuredRow

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvreclaim.capture.quiet import quiet_transformers
+from kvreclaim.capture.inside.quiet import quiet_transformers
 from kvreclaim.errors import InputError
 
 TOPICS = "pydoc_data.topics"

@@ -11,9 +11,9 @@ from typing import Any, SupportsIndex
 import torch
 
 from kvreclaim.capture import models
-from kvreclaim.capture.attention_layers import geometry_of
-from kvreclaim.capture.checks import check_prompt
-from kvreclaim.capture.matched_ledger import MatchedRow
+from kvreclaim.capture.inside.attention_layers import geometry_of
+from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.matched.ledger import MatchedRow
 from kvreclaim.capture.measure.cells import Cells
 from kvreclaim.capture.measure.maps import block_maps
 from kvreclaim.capture.measure.plan import Plan, check_policies, target_of

@@ -25,7 +25,7 @@ def check_config(config: Any, options: Options) -> None:
         If the engine has something that is not supported, or the masks are of another model.
     """
     parallel, model = config.parallel_config, config.model_config
-    device = config.device_config.device_type
+    device, block_size = config.device_config.device_type, config.cache_config.block_size
     refusals = {
         f"device {device}: the plugin serves vLLM on CPU": device != "cpu",
         "prefix caching shares blocks, which can't be evicted from: pass enable_prefix_caching=False": (
@@ -34,6 +34,7 @@ def check_config(config: Any, options: Options) -> None:
         "asynchronous scheduling runs ahead of evictions: pass async_scheduling=False": (
             config.scheduler_config.async_scheduling
         ),
+        "a compiled model is not supported: pass enforce_eager=True": not model.enforce_eager,
         "speculative decoding is not supported: leave out speculative_config": (
             config.speculative_config is not None
         ),
@@ -47,6 +48,10 @@ def check_config(config: Any, options: Options) -> None:
         ),
         "context parallelism is not supported: leave it out": (
             parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
+        ),
+        f"block_size {block_size}: the kernels of CPU_ATTN take a multiple of 32": block_size % 32 != 0,
+        f"kv_cache_dtype {config.cache_config.cache_dtype} is not supported: pass auto": (
+            config.cache_config.cache_dtype != "auto"
         ),
         "model runner V2 is not supported: set VLLM_USE_V2_MODEL_RUNNER=0": config.use_v2_model_runner,
         f"a {model.runner_type} model does not decode: pass a model that generates": (

@@ -29,7 +29,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm.options import VARIABLE, Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, RequestOutput, StepRecord
 from kvreclaim.runtimes.vllm.versions import check_version
-from kvreclaim.validate import positive_int
+from kvreclaim.validate import check_at_most, positive_int
 
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
@@ -167,6 +167,7 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         options: Options,
         max_tokens: int = 64,
+        tokens_per_step: int | None = None,
         after_step: Callable[[int, Engine], None] | None = None,
     ) -> ObservedRun:
         """Run prompts to their end and return what was observed.
@@ -179,6 +180,9 @@ class Engine:
             What is evicted.
         max_tokens
             Tokens to generate for each prompt.
+        tokens_per_step
+            The most tokens that a step computes, at most the engine's ``max_num_batched_tokens`` (the
+            default); longer prefills are chunked.
         after_step
             Called with the step's number and this engine after each step; may abort requests.
 
@@ -192,10 +196,14 @@ class Engine:
         if not prompts or not all(prompts):
             raise InputError("pass at least one prompt, none of them empty")
         self.configure(options)
+        limit = self._core.scheduler.scheduler_config.max_num_batched_tokens
+        if tokens_per_step is not None:
+            limit = check_at_most(tokens_per_step, limit, "tokens_per_step", "max_num_batched_tokens")
+        self._core.scheduler.max_num_scheduled_tokens = positive_int(limit, "tokens_per_step")
         self._runs += 1
         watch = _Watch(self._core.scheduler.kvreclaim)
-        limit = positive_int(max_tokens, "max_tokens")
-        sampling = SamplingParams(temperature=0.0, max_tokens=limit, ignore_eos=True)
+        count = positive_int(max_tokens, "max_tokens")
+        sampling = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         engine, finished = self._llm.llm_engine, {}
         started = time.perf_counter()
         for number, prompt in enumerate(prompts):

@@ -122,6 +122,10 @@ class Ledger:
         self._steps = _Table("steps", STEP_COLUMNS)
         self._evictions = _Table("evictions", EVICTION_COLUMNS)
         self._since_flush = 0
+        if self._folder is not None:
+            for name in ("steps", "evictions"):  # a longer run's later parts are none of this one's
+                for old in self._folder.path.glob(f"{name}-*.csv"):
+                    old.unlink()
         self._write_counters()
 
     def add_step(self, record: StepRecord, stranded_ratio: float | None, at_rest: bool) -> None:

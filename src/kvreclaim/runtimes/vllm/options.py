@@ -147,6 +147,8 @@ class Options:
             positive_int(self.buffer, "buffer")
             if self.policy in ("none", "keep-mask"):
                 raise InputError(f"policy {self.policy} evicts once: leave out buffer")
+            if self.policy == "block-wise" and self.mode != "pack":
+                raise InputError("block-wise with buffer needs rows without dead pairs: pass mode pack")
 
     def _check_files(self) -> None:
         if (self.policy == "keep-mask") != (self.masks is not None):

@@ -6,9 +6,8 @@ by ``collective_rpc``, in the same process or another.
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +17,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvreclaim.errors import InputError
-from kvreclaim.runtimes.vllm.cache import LayerCache
+from kvreclaim.runtimes.vllm.hooks import hook_layers
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
-from kvreclaim.runtimes.vllm.observer import LayerHook, StepRow
+from kvreclaim.runtimes.vllm.observer import StepRow
 from kvreclaim.runtimes.vllm.options import Options, parse
 from kvreclaim.runtimes.vllm.plan import RowPlan, plan_row
 from kvreclaim.runtimes.vllm.rowstate import RowState, Shape
@@ -90,7 +89,7 @@ class WorkerHalf:
         self._states: dict[str, RowState] = {}
         self._options = Options("none")
         self._masks: MaskFile | None = None
-        self._hooks = _hooks(runner)
+        self._hooks = hook_layers(runner)
         first = self._hooks[0]
         heads = runner.model_config.get_num_attention_heads(runner.parallel_config)
         self._shape = Shape(len(self._hooks), first.cache.kv_heads, heads, first.cache.head_dim)
@@ -267,43 +266,3 @@ class WorkerHalf:
 def _equal(plan: RowPlan) -> bool:
     """Return whether every head is live in every slot of the row."""
     return bool(plan.live.all())
-
-
-def _hooks(runner: Any) -> list[LayerHook]:
-    """Put a hook into each attention layer, in the order of the layers."""
-    from kvreclaim.runtimes.vllm.attention import EvictingImpl
-
-    context = runner.compilation_config.static_forward_context
-    names = [name for group in runner.kv_cache_config.kv_cache_groups for name in group.layer_names]
-    hooks = []
-    for place, name in enumerate(sorted(names, key=_number_of)):
-        layer = context[name]
-        _check_attention(name, layer, EvictingImpl)
-        cache = LayerCache(layer.kv_cache)
-        cache.check(layer)
-        layer.impl.hook = LayerHook(place, cache, layer.impl.scale)
-        hooks.append(layer.impl.hook)
-    if not hooks or len({(hook.cache.kv_heads, hook.cache.head_dim) for hook in hooks}) != 1:
-        raise InputError("layers of different KV heads or head sizes are not supported: pass another model")
-    return hooks
-
-
-def _check_attention(name: str, layer: Any, supported: Callable[..., Any]) -> None:
-    impl = layer.impl
-    if not isinstance(impl, supported):  # type: ignore[arg-type]
-        raise InputError(f"{name} has attention {type(impl).__name__}: supported is CPU_ATTN alone")
-    special = {
-        "a sliding window": impl.sliding_window not in (None, -1),
-        "a soft cap": bool(impl.logits_soft_cap),
-        "ALiBi": impl.alibi_slopes is not None,
-        "learned sinks": impl.sinks is not None,
-        "shared KV layers": impl.kv_sharing_target_layer_name is not None,
-        "a quantised KV cache": impl.is_fp8_kv_cache,
-    }
-    if found := [what for what, has in special.items() if has]:
-        raise InputError(f"{name} has {found[0]}, which is not supported: pass another model")
-
-
-def _number_of(name: str) -> int:
-    found = re.search(r"\d+", name)
-    return int(found.group()) if found else 0

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvreclaim.capture.replay import replay_logits
+from kvreclaim.capture.quality.replay import replay_logits
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
 
@@ -58,7 +58,7 @@ class Continuation:
     model
         A decoder-only model of transformers.
     cache
-        The full cache of the prompt; see `kvreclaim.capture.replay.replaying`.
+        The full cache of the prompt; see `kvreclaim.capture.quality.replay.replaying`.
     next_ids
         Token ids that follow the prompt, ``[n]`` or ``[1, n]``, at least two.
 

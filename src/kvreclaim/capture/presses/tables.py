@@ -6,7 +6,7 @@ import kvpress
 from kvpress import BasePress
 from kvpress.presses.scorer_press import ScorerPress
 
-from kvreclaim.capture.policy_press import AccumulatedH2OPress
+from kvreclaim.capture.presses.policy_press import AccumulatedH2OPress
 
 # These score KV pairs; a wrapper takes them.
 SCORERS: dict[str, type[ScorerPress]] = {
@@ -48,7 +48,7 @@ WHOLE: dict[str, type[BasePress]] = {
 }
 # The project's own, on attention scores.
 POLICIES = ("block-wise", "h2o", "lowest-importance", "random", "reclaimability-aware", "streaming-llm")
-# These are refused, each with its reason (kvreclaim.capture.refusals).
+# These are refused, each with its reason (kvreclaim.capture.presses.refusals).
 REFUSED: dict[str, type[BasePress]] = {
     "cam": kvpress.CAMPress,
     "compression-ratio-decoding": kvpress.CompressionRatioDecodingPress,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvreclaim.capture.rows import Rows, match
+from kvreclaim.capture.rows.match import Rows, match
 
 _GONE = 0x5DEECE66D  # stands for the hash of a row that is dead, so that it isn't found again
 

@@ -13,10 +13,10 @@ from kvpress.presses.scorer_press import ScorerPress
 from kvpress.utils import compute_n_kept
 
 from kvreclaim import policies
-from kvreclaim.capture.names import NamedPress
-from kvreclaim.capture.policy_press import PolicyPress, ReceivedAttention, Scorer, WindowAttention
-from kvreclaim.capture.press_tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
-from kvreclaim.capture.refusals import reason_against
+from kvreclaim.capture.presses.grammar import NamedPress
+from kvreclaim.capture.presses.policy_press import PolicyPress, ReceivedAttention, Scorer, WindowAttention
+from kvreclaim.capture.presses.refusals import reason_against
+from kvreclaim.capture.presses.tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.errors import InputError
 from kvreclaim.layout import BlockLayout
 

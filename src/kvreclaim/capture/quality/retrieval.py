@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvreclaim.capture.needle import Trial
-from kvreclaim.capture.replay import generate
+from kvreclaim.capture.quality.needle import Trial
+from kvreclaim.capture.quality.replay import generate
 from kvreclaim.keep import KeepMask
 from kvreclaim.statistics import Interval, wilson_interval
 

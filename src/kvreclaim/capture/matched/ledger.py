@@ -8,7 +8,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from kvreclaim.capture.matched import ABOVE, BELOW, INSIDE, Match
+from kvreclaim.capture.matched.fit import ABOVE, BELOW, INSIDE, Match
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
 from kvreclaim.layout import BLOCK_TABLES, BlockLayout, KVGeometry
@@ -31,7 +31,7 @@ class PromptRow:
     Parameters
     ----------
     prompt, policy, target_kl, ratio, reached
-        The match; see `kvreclaim.capture.matched.Match`.
+        The match; see `kvreclaim.capture.matched.fit.Match`.
     retained
         Fraction of KV pairs that the mask made at r* keeps, as measured.
     block_tables
@@ -106,7 +106,7 @@ def prompt_rows(
     Parameters
     ----------
     matches
-        From `kvreclaim.capture.matched.match_all`.
+        From `kvreclaim.capture.matched.fit.match_all`.
     remake
         Called once a prompt, with the ratio of every policy.
     layouts

@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from kvreclaim.capture.needle import ADJECTIVES, NOUNS, NeedleTask, Trial
+from kvreclaim.capture.quality.needle import ADJECTIVES, NOUNS, NeedleTask, Trial
 from kvreclaim.errors import InputError
 from kvreclaim.validate import non_negative_int, positive_int
 

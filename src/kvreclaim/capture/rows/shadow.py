@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvreclaim.capture.record import living_rows
-from kvreclaim.capture.rows import Rows, match, rows_of
+from kvreclaim.capture.rows.match import Rows, match, rows_of
 from kvreclaim.errors import InputError
 
 

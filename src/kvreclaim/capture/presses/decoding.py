@@ -12,11 +12,11 @@ from kvpress import BasePress
 from kvpress.presses.base_press import is_prefilling
 from torch import Tensor
 
-from kvreclaim.capture.maker import Maker
-from kvreclaim.capture.names import NamedPress, parse
-from kvreclaim.capture.policy_press import rows_at, scaling_of
-from kvreclaim.capture.queries import latest_queries
-from kvreclaim.capture.quiet import quiet_kvpress
+from kvreclaim.capture.inside.queries import latest_queries
+from kvreclaim.capture.inside.quiet import quiet_kvpress
+from kvreclaim.capture.presses.grammar import NamedPress, parse
+from kvreclaim.capture.presses.maker import Maker
+from kvreclaim.capture.presses.policy_press import rows_at, scaling_of
 from kvreclaim.errors import InputError
 from kvreclaim.scores.attention import HeavyHitters
 from kvreclaim.validate import fraction, non_negative_int, positive_int
@@ -107,7 +107,7 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     ----------
     text
         ``h2o``, ``streaming-llm``, or ``decoding:PRESS`` for kvpress's DecodingPress on one of its scorers;
-        with parameters, as `kvreclaim.capture.names` says.
+        with parameters, as `kvreclaim.capture.presses.grammar` says.
     target_size
         KV pairs kept per layer and head.
 

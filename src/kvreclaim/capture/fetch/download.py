@@ -9,7 +9,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from kvreclaim.capture.catalog import PackagedModel
+from kvreclaim.capture.fetch.catalog import PackagedModel
 from kvreclaim.errors import InputError
 
 

@@ -14,8 +14,8 @@ from kvpress.presses.base_press import is_prefilling
 from kvpress.utils import compute_n_kept
 from torch import Tensor
 
-from kvreclaim.capture.attention_layers import evictable
-from kvreclaim.capture.queries import latest_queries, observed_queries
+from kvreclaim.capture.inside.attention_layers import evictable
+from kvreclaim.capture.inside.queries import latest_queries, observed_queries
 from kvreclaim.errors import InputError
 from kvreclaim.layout import BlockLayout
 from kvreclaim.policies import Policy

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from kvreclaim.capture.quiet import quiet_transformers
-from kvreclaim.capture.tokenizers import tokenizer_of
+from kvreclaim.capture.fetch.tokenizers import tokenizer_of
+from kvreclaim.capture.inside.quiet import quiet_transformers
 
 
 def convert_gguf(gguf: Path, directory: Path) -> None:

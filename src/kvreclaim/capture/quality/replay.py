@@ -25,7 +25,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from kvreclaim.capture.attention_layers import decoder_of, model_name
+from kvreclaim.capture.inside.attention_layers import decoder_of, model_name
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
 

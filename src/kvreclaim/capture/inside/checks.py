@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from kvreclaim.capture.attention_layers import context_length, model_name
+from kvreclaim.capture.inside.attention_layers import context_length, model_name
 from kvreclaim.errors import InputError
 
 
