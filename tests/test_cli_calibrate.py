@@ -12,18 +12,19 @@ from kvreclaim.runtimes import copying
 def _small(monkeypatch):
     """Copies of a few KiB, so that the test is about what is printed."""
     monkeypatch.setattr(copying, "open_device", lambda name, real=copying.open_device: real(name, 1 << 20))
-    monkeypatch.setattr(copying.measure, "__defaults__", ((8192, 65536), (1, 4, 16), 11, None))
+    monkeypatch.setattr(copying, "POINTS", dict.fromkeys(copying.POINTS, ((16384, 65536), (1, 4, 16, 32))))
 
 
 def test_tables_and_json_say_the_same():
     answer = call("calibrate", "copy", "--device", "cpu", "--json", "-")
     assert answer.status == 0, answer.err
-    slices, gather = json.loads(answer.out)
+    slices, gather, *packs = json.loads(answer.out)
+    assert [one["way"] for one in packs] == list(copying.ways("cpu")[2:])
     assert [(one["device"], one["way"], one["kind"]) for one in (slices, gather)] == [
         ("cpu", "slices", "measured"),
         ("cpu", "gather", "measured"),
     ]
-    assert len(slices["copies"]) == 6
+    assert len(slices["copies"]) == 8
     for one in (slices, gather):
         for constant in ("fixed_seconds", "seconds_per_run", "bytes_per_second"):
             assert set(one[constant]) == {"value", "low", "high"}
@@ -48,7 +49,7 @@ def test_one_way_on_one_device():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--way", "fly"), ("way 'fly' is unknown", "slices, gather")),
+        (("--way", "fly"), ("way 'fly' is not here", "slices, gather")),
         (("--device", "abacus"), ("device 'abacus' is not here", "cpu")),
         (("--rounds", 3), ("rounds is 3", "at least 10")),
         (("--json", "no/such/folder.json"), ("no/such/folder.json",)),

@@ -9,7 +9,7 @@ import observed_tables
 import pytest
 from command_line import call, names, refused
 
-from kvreclaim.runtimes import in_vllm
+from kvreclaim.runtimes import in_vllm, openvino
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.options import Options
 
@@ -93,6 +93,41 @@ def test_a_wrong_prediction_is_said(asked):
     answer = call("observe", *SMALL, "--policy", "snapkv", "--budget", 70)
     assert answer.status == 0, answer.err
     assert "no: free blocks end" in " ".join(answer.out.split())
+
+
+def test_openvino_is_asked_in_its_own_words(monkeypatch):
+    asked = []
+
+    def observe(scenario, chosen, report):
+        asked.extend(chosen)
+        report(2)
+        kept = [Options("none"), Options("streaming-llm", budget=40)]
+        return [observed_tables.observation(options, runtime="openvino") for options in kept]
+
+    monkeypatch.setattr(openvino, "observe", observe)
+    answer = call("observe", *SMALL, "--runtime", "openvino", "--budget", 96, "--json", "-")
+    assert answer.status == 0, answer.err
+    assert asked == [openvino.Eviction("norm-sum", 96)]
+    for run in json.loads(answer.out):
+        assert run["runtime"] == "openvino"
+        assert (run["predicted"], run["unequal"], run["observed"]["blocks_freed"]) == (None, None, None)
+    assert "nothing is predicted" in " ".join(answer.err.split())
+    assert table("runs.csv")[1]["unequal"] == table("runs.csv")[1]["predicted_steps"] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--policy", "wish"), ("policy 'wish'", "sum, norm-sum")),
+        (("--budget", 100), ("budget is 100", "whole blocks of 32")),
+        (("--budget", 64), ("budget is 64", "more than 64 slots")),
+        (("--mode", "pack"), ("leave out --mode",)),
+        (("--buffer", 32), ("leave out --mode and --buffer",)),
+        (("--block-size", 16), ("OpenVINO",)),
+    ],
+)
+def test_what_openvino_does_not_do_is_refused(options, words):
+    refused(call("observe", *SMALL, "--runtime", "openvino", *options), *words)
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ Ways = Annotated[
     list[str] | None,
     typer.Option(
         "--way",
-        metavar="slices|gather",
-        help="One copy per run, or all rows by index; may be repeated.",
-        show_default="both",
+        metavar="slices|gather|pack",
+        help="One copy per run, rows by index, or as vLLM's cache is packed; may be repeated.",
+        show_default="all that are here",
     ),
 ]
 Rounds = Annotated[int, typer.Option(metavar="N", help="Interleaved pairs of each copy, at least 10.")]
@@ -48,7 +48,7 @@ def copy_command(devices: Devices = None, ways: Ways = None, rounds: Rounds = 11
     from kvreclaim.runtimes import copying
 
     opened = [copying.open_device(name) for name in devices or copying.devices()]
-    chosen = [(device, way) for device in opened for way in ways or copying.WAYS]
+    chosen = [(device, way) for device in opened for way in ways or copying.ways(device.name)]
     found = []
     with progress() as bar:
         for device, way in chosen:

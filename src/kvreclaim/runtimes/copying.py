@@ -1,9 +1,11 @@
 """Timing copies on this machine: many sizes, in few runs and in many, each beside a plain copy.
 
-Two ways to copy. `slices`: one copy per run, as a runtime does that calls ``memcpy`` for each. `gather`: all
-rows of a copy by index, as packing does that moves single KV pairs; a run is then a stretch of rows. Sources
-and destinations lie scattered over buffers larger than caches, elsewhere in each round, for the blocks of a
-request are cold when it is packed.
+- `slices`: one copy per run, as a runtime does that calls ``memcpy`` for each;
+- `gather`: all rows of a copy by index; a run is then a stretch of rows;
+- `pack`: pairs by index within vLLM's cache on a CPU, as kvreclaim's plugin packs a layer. Needs torch.
+
+Sources and destinations lie scattered over buffers larger than caches, elsewhere in each round, for the
+blocks of a request are cold when it is packed.
 """
 
 from __future__ import annotations
@@ -23,10 +25,12 @@ from kvreclaim.validate import positive_int
 
 BUFFER_BYTES = 128 << 20
 ROW_BYTES = 512  # one KV pair of SmolLM2 in 32 bits, of Llama 3 in 16 bits: K and V of 64 or 128 numbers
-SIZES = (64 << 10, 512 << 10, 4 << 20, 16 << 20)
-RUNS = (1, 16, 128, 1024)
 LEAST_ROUNDS = 10
-WAYS = ("slices", "gather")
+PACK_HEADS, PACK_BLOCK = 3, 32  # of SmolLM2 in vLLM on a CPU
+BUFFERS = ((64 << 10, 512 << 10, 4 << 20, 16 << 20), (1, 16, 128, 1024))
+LAYERS = ((16 << 10, 64 << 10, 256 << 10, 1 << 20), (1, 4, 16, 64, 256, 1024))
+POINTS = {"slices": BUFFERS, "gather": BUFFERS, "pack": LAYERS}
+"""Sizes in bytes, and numbers of runs, of each way."""
 
 Copy = Callable[[], None]
 
@@ -80,6 +84,12 @@ def devices() -> tuple[str, ...]:
     return ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",)
 
 
+def ways(device: str) -> tuple[str, ...]:
+    """Return the ways to copy on a device."""
+    packs = device == "cpu" and find_spec("torch") is not None
+    return tuple(way for way in POINTS if packs or way != "pack")
+
+
 def open_device(name: str, buffer_bytes: int = BUFFER_BYTES) -> Device:
     """Return a device with its buffers written once: NumPy's on ``cpu``, torch's on ``cuda``.
 
@@ -107,8 +117,8 @@ def open_device(name: str, buffer_bytes: int = BUFFER_BYTES) -> Device:
 def measure(
     device: Device,
     way: str,
-    sizes: Sequence[int] = SIZES,
-    runs: Sequence[int] = RUNS,
+    sizes: Sequence[int] | None = None,
+    runs: Sequence[int] | None = None,
     rounds: int = LEAST_ROUNDS + 1,
     report: Callable[[int, int], None] | None = None,
 ) -> list[MeasuredCopy]:
@@ -119,11 +129,12 @@ def measure(
     device
         Where.
     way
-        One of `WAYS`.
+        One of `ways`.
     sizes
-        Bytes, whole rows, at most the device's buffers.
+        Bytes, whole rows, at most half of the device's buffers; by default those of `POINTS`.
     runs
-        Numbers of runs; those with less than a row for each are left out.
+        Numbers of runs, by default those of `POINTS`; those that do not divide the rows are left out, and of
+        `pack` those longer than a block.
     rounds
         Interleaved pairs, at least 10; one more that is not counted goes before.
     report
@@ -134,12 +145,13 @@ def measure(
     InputError
         If a number is out of range or the way is unknown.
     """
-    if way not in WAYS:
-        raise InputError(f"way {way!r} is unknown: pass one of {', '.join(WAYS)}")
+    if way not in ways(device.name):
+        raise InputError(f"way {way!r} is not here: pass one of {', '.join(ways(device.name))}")
     if positive_int(rounds, "rounds") < LEAST_ROUNDS:
         raise InputError(f"rounds is {rounds}: pass at least {LEAST_ROUNDS} pairs")
     generator = np.random.default_rng(0)
-    points = list(_points(device, sizes, runs))
+    longest = PACK_BLOCK if way == "pack" else len(device.source)
+    points = list(_points(device, sizes or POINTS[way][0], runs or POINTS[way][1], longest))
     seconds = np.empty((rounds + 1, len(points), 2))
     for done in range(rounds + 1):
         for place, (rows, count) in enumerate(points):
@@ -155,15 +167,19 @@ def measure(
     ]
 
 
-def _points(device: Device, sizes: Sequence[int], runs: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield rows and runs of each copy, as many rows in each run."""
+def _points(
+    device: Device, sizes: Sequence[int], runs: Sequence[int], longest: int
+) -> Iterator[tuple[int, int]]:
+    """Yield rows and runs of each copy, as many rows in each run and no more than the longest run."""
+    most = len(device.source) // 2
     for size in sizes:
         rows = positive_int(size, "size") // ROW_BYTES
-        if rows * ROW_BYTES != size or rows > len(device.source):
-            most = len(device.source) * ROW_BYTES
-            raise InputError(f"size is {size}: pass whole rows of {ROW_BYTES} bytes, at most {most}")
+        if rows * ROW_BYTES != size or rows > most:
+            raise InputError(
+                f"size is {size}: pass whole rows of {ROW_BYTES} bytes, at most {most * ROW_BYTES}"
+            )
         for count in runs:
-            if rows % positive_int(count, "runs") == 0:
+            if rows % positive_int(count, "runs") == 0 and rows // count <= longest:
                 yield rows, count
 
 
@@ -195,6 +211,33 @@ def _gather(device: Device, rows: int, runs: int, generator: np.random.Generator
     return copy
 
 
+def _pack(device: Device, rows: int, runs: int, generator: np.random.Generator) -> Copy:
+    """Return a copy of pairs by index within a layer's cache, from its first half of blocks to its second."""
+    import torch
+
+    from kvreclaim.runtimes.vllm.cache import LayerCache
+
+    blocks = len(device.source) // (PACK_HEADS * PACK_BLOCK)
+    numbers = torch.from_numpy(device.destination).view(torch.float32)[: blocks * PACK_HEADS * PACK_BLOCK]
+    cache = LayerCache(numbers.view(blocks, PACK_HEADS, PACK_BLOCK, -1))
+    slots, length = blocks // 2 * PACK_BLOCK, rows // runs
+    starts, ends = (
+        generator.choice(places // length, runs, replace=False) * length
+        for places in (PACK_HEADS * slots, slots)
+    )
+    within = np.arange(length)
+    source, destination = (
+        torch.from_numpy((first[:, None] % slots + within).ravel()) for first in (starts, ends)
+    )
+    head = torch.from_numpy(np.repeat(starts // slots, length))
+    row = torch.from_numpy(generator.permutation(blocks))
+
+    def copy() -> None:
+        cache.move(row, head, source, destination + slots)
+
+    return copy
+
+
 def _plain(device: Device, rows: int, generator: np.random.Generator) -> Copy:
     """Return a copy of consecutive rows, from one random place to another."""
     return _slices(device, rows, 1, generator)
@@ -218,4 +261,4 @@ def _done() -> None:
     """On the CPU a copy is done when it returns."""
 
 
-_COPIES = dict(zip(WAYS, (_slices, _gather), strict=True))
+_COPIES = {"slices": _slices, "gather": _gather, "pack": _pack}
