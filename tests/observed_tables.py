@@ -21,7 +21,7 @@ def observation(options: Options, *, runtime: str = "vllm", wrong: bool = False)
     if wrong:
         seen["free_blocks_end"] = 9
     if not known:
-        seen |= {"blocks_freed": None, "preemptions": None}
+        seen |= dict.fromkeys(("blocks_freed", "preemptions", "free_blocks_end"))
     return Observation(
         runtime=runtime,
         policy=options.policy,
@@ -31,7 +31,7 @@ def observation(options: Options, *, runtime: str = "vllm", wrong: bool = False)
         observed=seen,
         predicted=told.summary() if known else None,
         unequal=(("free_blocks_end",) if wrong else ()) if known else None,
-        moved_bytes=3 << 20 if options.mode == "pack" and options.evicts else 0,
+        moved_bytes=(3 << 20 if options.mode == "pack" and options.evicts else 0) if known else None,
         seconds=1.5,
         steps=tuple(_steps(told, known)),
     )

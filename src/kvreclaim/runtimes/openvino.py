@@ -2,7 +2,8 @@
 
 Its `CacheEvictionConfig` keeps the blocks at the start, the latest ones, and of those between the ones of the
 highest scores, as many as its budget says; no keep mask can be given to it. Its scheduler's rules are not
-known here, so nothing is predicted, and its metrics show neither blocks freed nor preemptions.
+known here, so nothing is predicted. Its metrics tell the cache usage of a step before finished requests give
+their blocks back, and neither blocks freed nor preemptions.
 """
 
 from __future__ import annotations
@@ -112,11 +113,11 @@ def _run(scenario: Scenario, eviction: Eviction | None) -> Observation:
             "steps": len(steps),
             "blocks_freed": None,
             "preemptions": None,
-            "free_blocks_end": steps[-1]["free_blocks"],
+            "free_blocks_end": None,
         },
         predicted=None,
         unequal=None,
-        moved_bytes=0,
+        moved_bytes=None,
         seconds=seconds,
         steps=tuple(steps),
     )
@@ -139,7 +140,7 @@ def _scheduler(scenario: Scenario, eviction: Eviction | None) -> Any:
 
 
 def _steps(pipeline: Any, scenario: Scenario) -> Iterator[Row]:
-    """Add all requests, run them to their end, and yield what the metrics say after each step."""
+    """Add all requests, run them to their end, and yield what the metrics say of each step."""
     import numpy as np
     import openvino
     import openvino_genai
