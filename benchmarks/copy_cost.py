@@ -1,7 +1,7 @@
-"""``python -m benchmarks.copy_cost --out bench``: what packs in vLLM copy, and what the cost model says of it.
+"""``python -m benchmarks.copy_cost --out bench``: packs in vLLM, and what the cost model says of them.
 
-Needs vLLM and SmolLM2, as `benchmarks.vllm_costs`. The model is calibrated on copies as the plugin makes them,
-outside of the engine; then an engine packs, and each pack's moves are timed beside a plain copy.
+Needs vLLM and SmolLM2, as `benchmarks.vllm_costs`. The model is calibrated on copies as the plugin makes
+them, outside of the engine; then an engine packs, and each pack's moves are timed beside a plain copy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ POLICIES = ("streaming-llm", "snapkv", "random")
 TEXT = """# What a pack copies, and what the cost model says of it
 
 SmolLM2-135M in float32 in vLLM on one CPU core, prompts of {tokens} tokens, blocks of 32. The model was
-fitted to {copies} copies of other sizes and numbers of runs, as `kvreclaim calibrate copy --way pack` measures
-them, outside of the engine: {fixed:.0f} µs a layer, {per_run:.2f} µs a run, {bandwidth:.2f} GB/s; its median
+fitted to {copies} copies of other sizes and runs, as `kvreclaim calibrate copy --way pack` measures them,
+outside of the engine: {fixed:.0f} µs a layer, {per_run:.2f} µs a run, {bandwidth:.2f} GB/s; its median
 error on them is {error:.0%}.
 
 {table}
