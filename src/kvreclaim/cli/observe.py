@@ -104,7 +104,8 @@ def observe_command(
     if runtime not in POLICIES:
         raise InputError(f"runtime {runtime!r} is not known: pass one of {', '.join(POLICIES)}")
     scenario = Scenario(
-        model=_directory_of(model),
+        model=model,
+        directory=_directory_of(model),
         pool_blocks=pool_blocks,
         block_size=block_size,
         requests=requests,
@@ -120,7 +121,8 @@ def observe_command(
         observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer))
     else:
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
-    parameters = {**asdict(scenario), "model": model, "runtime": runtime}
+    parameters = {"runtime": runtime, **asdict(scenario)}
+    del parameters["directory"]  # of this machine
     write(folder, scenario, observations)
     folder.write_run("observe", parameters, ["observed", "simulated"], PACKAGES[runtime])
     emit_json(json, [seen.to_dict(scenario) for seen in observations])
@@ -130,13 +132,13 @@ def observe_command(
     )
 
 
-def _directory_of(model: str) -> str:
-    """Return a fetched model's directory; anything else as it is."""
+def _directory_of(model: str) -> str | None:
+    """Return a fetched model's directory; None for anything else."""
     from kvreclaim.capture.fetch.catalog import MODELS
     from kvreclaim.capture.fetch.store import is_fetched, models_folder
 
     fetched = {known.name: models_folder() / known.name for known in MODELS if is_fetched(known)}
-    return str(fetched.get(model, model))
+    return str(fetched[model]) if model in fetched else None
 
 
 def _options(policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None) -> list[Options]:

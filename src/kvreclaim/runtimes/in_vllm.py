@@ -43,7 +43,7 @@ def observe(
     """
     _check(chosen)
     with Engine(
-        scenario.model,
+        scenario.path,
         pool_blocks=scenario.pool_blocks,
         block_size=scenario.block_size,
         max_model_len=scenario.request_tokens,

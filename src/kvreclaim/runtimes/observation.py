@@ -26,7 +26,7 @@ class Scenario:
     Parameters
     ----------
     model
-        A model's folder, or an id on the Hugging Face Hub.
+        A model's folder, or an id on the Hugging Face Hub, or a name for what lies in `directory`.
     pool_blocks
         Usable blocks; a null block comes on top.
     block_size
@@ -35,6 +35,8 @@ class Scenario:
         How many; tokens of each prompt, and those that each generates.
     max_num_seqs, max_num_batched_tokens
         Most requests, and most tokens, of one step.
+    directory
+        The model's folder, where `model` is only its name.
 
     Raises
     ------
@@ -50,9 +52,10 @@ class Scenario:
     max_tokens: int = 64
     max_num_seqs: int = 16
     max_num_batched_tokens: int = 1024
+    directory: str | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self)[1:]:
+        for field in fields(self)[1:-1]:
             positive_int(getattr(self, field.name), field.name)
         needed = self.settings.blocks_for(self.request_tokens)
         if needed > self.pool_blocks:
@@ -60,6 +63,11 @@ class Scenario:
                 f"a request of {self.request_tokens} tokens needs {needed} blocks, the pool has "
                 f"{self.pool_blocks}: pass a larger pool or shorter requests"
             )
+
+    @property
+    def path(self) -> str:
+        """Where a runtime finds the model."""
+        return self.model if self.directory is None else self.directory
 
     @property
     def request_tokens(self) -> int:

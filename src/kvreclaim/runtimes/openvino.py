@@ -78,9 +78,9 @@ def observe(
         raise InputError("OpenVINO GenAI is not installed; install it: pip install 'kvreclaim[openvino]'")
     if scenario.block_size != BLOCK_SIZE:
         raise InputError(f"block_size is {scenario.block_size}: OpenVINO has blocks of {BLOCK_SIZE} on a CPU")
-    if not (Path(scenario.model) / MODEL_FILE).is_file():
+    if not (Path(scenario.path) / MODEL_FILE).is_file():
         raise InputError(
-            f"{scenario.model} holds no {MODEL_FILE}: pass a folder that `optimum-cli export openvino` wrote "
+            f"{scenario.path} holds no {MODEL_FILE}: pass a folder that `optimum-cli export openvino` wrote "
             "(docs/observe.md)"
         )
     observations = []
@@ -94,7 +94,7 @@ def _run(scenario: Scenario, eviction: Eviction | None) -> Observation:
     import openvino_genai
 
     pipeline = openvino_genai.ContinuousBatchingPipeline(
-        scenario.model,
+        scenario.path,
         _scheduler(scenario, eviction),
         "CPU",
         {"KV_CACHE_PRECISION": "f32", "INFERENCE_PRECISION_HINT": "f32"},
