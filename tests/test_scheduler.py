@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreclaim.errors import InputError
-from kvreclaim.eviction_rules import RKV, AtPrefillEnd, Progress, ToBudget
+from kvreclaim.eviction_rules import RKV, AtPrefillEnd, BudgetAndBuffer, Progress
 from kvreclaim.scheduler import Scheduler
 from kvreclaim.scheduling import EvictionEvent, Request, SchedulerSettings
 
@@ -192,7 +192,7 @@ def test_settings_out_of_range_are_refused(bad):
 
 
 def test_values_are_frozen():
-    for value in (SchedulerSettings(1, 1), Request("a", 1, 1), scheduler().step(), ToBudget(1, 1)):
+    for value in (SchedulerSettings(1, 1), Request("a", 1, 1), scheduler().step(), BudgetAndBuffer(1, 1)):
         with pytest.raises(dataclasses.FrozenInstanceError):
             value.blocks = 2
 
@@ -218,7 +218,7 @@ def test_a_prefill_in_chunks_is_evicted_when_it_is_whole():
 
 
 def test_a_request_that_finishes_is_not_evicted_on_the_way():
-    assert run(scheduler(rule=ToBudget(2, 2), requests=[(9, 1)]))[0].evictions == ()
+    assert run(scheduler(rule=BudgetAndBuffer(2, 2), requests=[(9, 1)]))[0].evictions == ()
 
 
 def test_a_preempted_request_loses_its_drop_and_is_evicted_again():
@@ -233,7 +233,7 @@ def test_a_preempted_request_loses_its_drop_and_is_evicted_again():
 
 
 def test_budget_and_buffer_packs_whenever_the_buffer_is_full():
-    made = scheduler(blocks=9, rule=ToBudget(budget=8, buffer=4), requests=[(20, 14)])
+    made = scheduler(blocks=9, rule=BudgetAndBuffer(budget=8, buffer=4), requests=[(20, 14)])
     steps = run(made)
     assert [(step.number, event.slots) for step in steps for event in step.evictions] == [
         (0, 20),
@@ -245,15 +245,15 @@ def test_budget_and_buffer_packs_whenever_the_buffer_is_full():
 
 
 def test_a_short_prompt_is_left_whole_until_a_buffer_has_come_beyond_the_budget():
-    made = scheduler(rule=ToBudget(budget=8, buffer=3), requests=[(6, 12)])
+    made = scheduler(rule=BudgetAndBuffer(budget=8, buffer=3), requests=[(6, 12)])
     assert [step.number for step in run(made) if step.evictions] == [5, 8]  # 11 and 14 tokens computed
-    made = scheduler(rule=ToBudget(budget=8), requests=[(8, 12)])
+    made = scheduler(rule=BudgetAndBuffer(budget=8), requests=[(8, 12)])
     assert not any(step.evictions for step in run(made))
 
 
 def test_an_eviction_that_frees_nothing_counts_and_starts_the_next_buffer():
     """As of a runtime that frees whole blocks and finds none dead."""
-    whole = ToBudget(budget=4, buffer=3, slots_for=lambda progress: progress.slots + 1)
+    whole = BudgetAndBuffer(budget=4, buffer=3, slots_for=lambda progress: progress.slots + 1)
     made = scheduler(rule=whole, requests=[(9, 8)])
     steps = run(made)
     assert [step.number for step in steps if step.evictions] == [0, 3, 6]
@@ -262,7 +262,7 @@ def test_an_eviction_that_frees_nothing_counts_and_starts_the_next_buffer():
 
 
 @pytest.mark.parametrize("fields", [(0, 4), (4, 0), (4, 1.5)])
-@pytest.mark.parametrize("rule", [RKV, ToBudget])
+@pytest.mark.parametrize("rule", [RKV, BudgetAndBuffer])
 def test_budgets_and_buffers_are_at_least_one(rule, fields):
     with pytest.raises(InputError):
         rule(*fields)
@@ -330,7 +330,7 @@ def cases(draw):
     )
     small = st.integers(1, 9)
     share = draw(st.floats(0, 1))
-    rules = [None, AtPrefillEnd(lambda progress: int(share * progress.slots)), ToBudget, RKV]
+    rules = [None, AtPrefillEnd(lambda progress: int(share * progress.slots)), BudgetAndBuffer, RKV]
     rule = draw(st.sampled_from(rules))
     rule = rule(draw(small), draw(small)) if isinstance(rule, type) else rule
     most = blocks * block_size

@@ -80,7 +80,7 @@ class AtPrefillEnd:
 
 
 @dataclass(frozen=True)
-class ToBudget:
+class BudgetAndBuffer:
     """Evict to a budget at the end of prefill, and again whenever a buffer of tokens has come since.
 
     As kvreclaim's plugin for vLLM does: a request of no more tokens than the budget is left whole until a

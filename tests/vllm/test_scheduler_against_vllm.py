@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from vllm_parts import MAX_MODEL_LEN, Dropped, fake_worker, model_config, request
 from vllm_parts import scheduler as vllm_scheduler
 
-from kvreclaim.eviction_rules import AtPrefillEnd, ToBudget
+from kvreclaim.eviction_rules import AtPrefillEnd, BudgetAndBuffer
 from kvreclaim.scheduler import Scheduler
 from kvreclaim.scheduling import Request, SchedulerSettings
 
@@ -106,7 +106,7 @@ def cases(draw):
             [
                 None,
                 AtPrefillEnd(lambda progress: max(1, int(share * progress.slots))),
-                ToBudget(draw(small), draw(small)),
+                BudgetAndBuffer(draw(small), draw(small)),
             ]
         )
     )
@@ -135,6 +135,6 @@ def test_the_scenario_of_a_small_pool(model):
 
 def test_preemptions_under_eviction_are_alike(model):
     limits = SchedulerSettings(20, 4, max_num_seqs=8, max_num_batched_tokens=32)
-    steps = compare(model, limits, ToBudget(30, 8), [(24, 40, number) for number in range(8)])
+    steps = compare(model, limits, BudgetAndBuffer(30, 8), [(24, 40, number) for number in range(8)])
     assert sum(len(step.preempted) for step in steps) > 0
     assert sum(len(step.evictions) for step in steps) > 8

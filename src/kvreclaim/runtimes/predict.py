@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from kvreclaim.eviction_rules import AtPrefillEnd, EvictionRule, Progress, ToBudget
+from kvreclaim.eviction_rules import AtPrefillEnd, BudgetAndBuffer, EvictionRule, Progress
 from kvreclaim.keep import as_keep_mask
 from kvreclaim.layout import BlockLayout
 from kvreclaim.occupancy import live_tokens, occupancy
@@ -128,7 +128,7 @@ def rule_for(options: Options, block_size: int, masks: Masks | None = None) -> E
         slots_for = _Fullest(masks or {}).slots_for if needs_masks(options) else None
     if options.budget is None:
         return AtPrefillEnd(slots_for or (lambda progress: progress.slots))
-    return ToBudget(options.budget, options.buffer, slots_for)
+    return BudgetAndBuffer(options.budget, options.buffer, slots_for)
 
 
 def equal(prediction: Prediction, run: ObservedRun) -> dict[str, bool]:
