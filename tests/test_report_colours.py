@@ -6,6 +6,7 @@ from itertools import combinations
 
 import measured_tables
 import numpy as np
+import observed_tables
 import pytest
 import report_tables
 
@@ -22,6 +23,7 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
         report_tables.write_study(folder / "study"),
         report_tables.write_audit(folder / "audit"),
         measured_tables.write_measured(folder / "measured"),
+        observed_tables.write_observed(folder / "observed"),
     ]
     return [figure for section in sections([Folder(one) for one in written]) for figure in section.figures]
 

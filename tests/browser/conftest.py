@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import measured_tables
+import observed_tables
 import pytest
 import report_tables
 
@@ -56,8 +57,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = report_tables.write_study(folder / "study")
     audit = report_tables.write_audit(folder / "audit")
     measured = measured_tables.write_measured(folder / "measured", needle_table=measured_tables.needles())
+    observed = observed_tables.write_observed(folder / "observed")
     file = folder / "index.html"
-    file.write_text(render_page([study, audit, measured]), encoding="utf-8")
+    file.write_text(render_page([study, audit, measured, observed]), encoding="utf-8")
     return file
 
 

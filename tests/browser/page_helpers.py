@@ -29,6 +29,8 @@ FIGURES = [
     "measured-needles",
     "measured-saving",
     "measured-block-size",
+    "observed-free",
+    "observed-running",
 ]
 
 

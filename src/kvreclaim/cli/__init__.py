@@ -12,8 +12,10 @@ import typer
 
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
+from kvreclaim.cli.calibrate import calibrate_app
 from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
+from kvreclaim.cli.observe import observe_command
 from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
 from kvreclaim.cli.reproduce import reproduce_command
@@ -36,6 +38,8 @@ app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
+app.command("observe")(observe_command)
+app.add_typer(calibrate_app, name="calibrate")
 app.command("page")(page_command)
 
 

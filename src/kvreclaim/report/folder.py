@@ -108,6 +108,32 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "retained": pl.Float64,
         "needle_retained": pl.Float64,
     },
+    "runs.csv": {
+        "run": pl.Int64,
+        "runtime": pl.String,
+        "policy": pl.String,
+        "mode": pl.String,
+        "budget": pl.Int64,
+        "buffer": pl.Int64,
+        "observed_peak_running": pl.Int64,
+        "predicted_peak_running": pl.Int64,
+        "observed_steps": pl.Int64,
+        "predicted_steps": pl.Int64,
+        "observed_blocks_freed": pl.Int64,
+        "predicted_blocks_freed": pl.Int64,
+        "observed_preemptions": pl.Int64,
+        "predicted_preemptions": pl.Int64,
+        "unequal": pl.String,
+        "moved_bytes": pl.Int64,
+    },
+    "steps.csv": {
+        "run": pl.Int64,
+        "step": pl.Int64,
+        "free_blocks": pl.Int64,
+        "scheduled": pl.Int64,
+        "predicted_free_blocks": pl.Int64,
+        "predicted_scheduled": pl.Int64,
+    },
 }
 
 

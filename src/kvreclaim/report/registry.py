@@ -20,6 +20,7 @@ from kvreclaim.report.sections import (
     correlation,
     masks,
     measured,
+    observed,
     published,
     shapes,
     strategies,
@@ -54,6 +55,7 @@ PARTS: tuple[Part, ...] = (
     Part("reproduce", admission.build, admission.EXPERIMENTS),
     Part("audit", masks.build),
     Part("measure", measured.build),
+    Part("observe", observed.build),
     Part("reproduce", published.build),
 )
 

@@ -68,6 +68,11 @@ SERIES: Mapping[str, Series] = {
     "ratio-mean": Series("Mean of the runs' ratios", "#1b86ea", "#4aa8fb", "circle"),
     "ratio-of-means": Series("Ratio of the means", "#d6720f", "#e2501f", "diamond"),
     "total-ratio": Series("Credited with blocks already free", "#6c7080", "#b4b6ba", "square"),
+    # runs of a real runtime, and what was predicted of them
+    "full-cache": Series("Full cache", "#6c7080", "#b4b6ba"),
+    "evicted": Series("With eviction", "#1b86ea", "#4aa8fb"),
+    "full-cache-predicted": Series("Full cache, predicted", "#1d2430", "#e6e9ee", "stroke", (2, 3)),
+    "evicted-predicted": Series("With eviction, predicted", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     # block tables
     "per_head": Series("One table per head", "#c98408", "#f8d252", "triangle-up"),
     "per_layer": Series("One table per layer", "#840f42", "#e0246c", "square"),
