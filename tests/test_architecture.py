@@ -25,7 +25,8 @@ CORE = [
         "occupancy",
         "histogram",
     ),
-    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool", "bounds"),
+    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool"),
+    *("cost", "eviction_rules", "scheduling", "scheduler", "bounds"),
 ]
 ROOMS = {
     "scores": {*CORE},

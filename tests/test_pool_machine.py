@@ -59,6 +59,16 @@ class PlainPool:
             if self.owners(block) == 0:
                 self.free.append(block)
 
+    def truncate(self, name, slots):
+        """Empty slots from the end, one by one, until so many are left."""
+        row = self.rows[name]
+        while self.length(name) > slots:
+            block, filled = row.pop()
+            if filled > 1:
+                row.append((block, filled - 1))
+            elif self.owners(block) == 0:
+                self.free.append(block)
+
     def dead_blocks(self, name, keep):
         slots = iter(keep)
         liveness = [[next(slots) for _ in range(filled)] for _, filled in self.rows[name]]
@@ -121,6 +131,19 @@ class PoolMachine(RuleBasedStateMachine):
         assert eviction.still_shared == shared
         assert eviction.freed == tuple(block for block, _ in leaving if block not in shared)
         assert eviction.dead_slots == keep.count(False) - sum(filled for _, filled in leaving)
+
+    @rule(name=NAMES, share=st.floats(0, 1))
+    def truncate(self, name, share):
+        if name not in self.model.rows:
+            with pytest.raises(InputError):
+                self.pool.truncate(name, 0)
+            return
+        slots = int(share * self.model.length(name))
+        free_before = len(self.model.free)
+        self.model.truncate(name, slots)
+        assert self.pool.truncate(name, slots) == tuple(self.model.free[free_before:])
+        with pytest.raises(InputError):
+            self.pool.truncate(name, slots + 1)
 
     @rule(name=NAMES)
     def free(self, name):

@@ -223,6 +223,21 @@ class BlockPool:
             dead_slots=int(np.count_nonzero(staying & ~live)),
         )
 
+    def truncate(self, request: Hashable, slots: SupportsIndex) -> tuple[int, ...]:
+        """Keep the first slots of a request, such as those its survivors were packed into.
+
+        Returns the blocks that came back, in the order they joined the free list; `InputError` if the request
+        has fewer slots.
+        """
+        table = self._known(request)
+        left = non_negative_int(slots, "slots")
+        check_at_most(left, self._lengths[request], "slots", f"the length of request {request!r}")
+        leaving = table[self._blocks_for(left) :]
+        del table[self._blocks_for(left) :]
+        self._lengths[request] = left
+        self._release(reversed(leaving))
+        return tuple(block for block in reversed(leaving) if self._owners[block] == 0)
+
     def free(self, request: Hashable) -> tuple[int, ...]:
         """Forget a request; return the blocks that came back, in the order they joined the free list."""
         table = self._known(request)
