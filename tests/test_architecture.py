@@ -33,8 +33,9 @@ ROOMS = {
     "policies": {*CORE, "scores"},
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
+    "serving": {*CORE, "scores", "policies"},
     "report": {"errors", "version", "validate", "results"},
-    "cli": {*CORE, "scores", "policies", "study", "capture", "report"},
+    "cli": {*CORE, "scores", "policies", "study", "capture", "serving", "report"},
     "__main__": {"cli"},
 }
 TENSORS = {SOURCE / "scores" / "attention.py"}  # scores of a real model: these may import torch
@@ -102,6 +103,13 @@ def test_what_imports_torch_is_imported_by_capture_alone():
             assert "kvreclaim.scores.attention" not in file.read_text(), file
 
 
+def test_numba_stays_in_serving():
+    for file in FILES:
+        if room_of(file) != "serving":
+            assert "import numba" not in file.read_text(), file
+            assert "from numba" not in file.read_text(), file
+
+
 def test_import_kvreclaim_pulls_in_numpy_alone():
     code = "import sys; old = set(sys.modules); import kvreclaim; print(*set(sys.modules) - old)"
     loaded = subprocess.run(
@@ -112,7 +120,7 @@ def test_import_kvreclaim_pulls_in_numpy_alone():
 
 
 def test_commands_import_inside_their_functions():
-    heavy = "polars altair torch transformers"
+    heavy = "polars altair torch transformers numba"
     code = f"import sys; import kvreclaim.cli; print(*set('{heavy}'.split()) & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []

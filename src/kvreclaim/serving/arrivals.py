@@ -15,7 +15,7 @@ from kvreclaim.validate import positive, positive_int
 
 @dataclass(frozen=True)
 class Lengths:
-    """A log-normal distribution of token counts, as conversations have, by its median and its 90th percentile.
+    """A log-normal distribution of token counts, by its median and its 90th percentile.
 
     Parameters
     ----------

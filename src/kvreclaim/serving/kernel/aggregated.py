@@ -1,10 +1,10 @@
 """The aggregated path: while no preemption can happen, decodes are a count, a sum and block phases.
 
-Every decode computes one token a step, so all that a step needs of them is how many there are, how many tokens
-they know in all, and how many open a new block now: those whose tokens modulo the block size have come round.
-Finishes lie in a ring by the step that brings them. At most one request is in the middle of its prefill, the
-last one admitted. A step costs some nanoseconds, however many requests run; its times are those of the exact
-path bit by bit.
+Every decode computes one token a step, so all that a step needs of them is how many there are, how many
+tokens they know in all, and how many open a new block now: those whose tokens modulo the block size have come
+round. Finishes lie in a ring by the step that brings them. At most one request is in the middle of its
+prefill, the last one admitted. A step costs some nanoseconds, however many requests run; its times are those
+of the exact path bit by bit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from numba import njit
 
 from kvreclaim.serving.kernel.state import (
     ARRIVED,
+    BLOCKED,
     BUSY,
-    DONE,
     FREE,
     HEAD,
     NOW,
@@ -40,8 +40,8 @@ from kvreclaim.serving.kernel.steps import (
     sample,
 )
 
-# Places in `sums`: decodes, the tokens that they know, the request in the middle of its prefill or -1, and the
-# step modulo the block size.
+# Places in `sums`: decodes, the tokens that they know, the request in the middle of its prefill or -1, and
+# the step modulo the block size.
 _DECODES, _KNOWN, _PARTIAL, _PHASE = range(4)
 
 
@@ -97,6 +97,7 @@ def aggregated(requests, limits, costs, state, ring):
             request = queue[counts[HEAD]]
             fits = admissible(limits, counts[FREE], known[request], budget, running)
             if fits == 0:
+                counts[BLOCKED] += 1
                 break
             tokens = fits
             blocks = blocks_for(tokens, block_size)

@@ -1,7 +1,7 @@
 """Where compiled kernels are kept: a folder of its own for each state of the sources.
 
-Numba checks the file of the function that it loads, not those of the functions called by it; compiled code of an
-older kernel would come back.
+Numba checks the file of the function that it loads, not those of the functions called by it; compiled code of
+an older kernel would come back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Evictions in the kernel: what a request loses, and which blocks that gives back.
 
-    mask          the dead stay where they are, and are read
-    free blocks   whole dead blocks go back; dead slots between survivors stay
-    pack          survivors move together; all other slots go back
-    reuse         dead slots are filled by the next tokens; nothing goes back, nothing grows until they are
+mask          the dead stay where they are, and are read
+free blocks   whole dead blocks go back; dead slots between survivors stay
+pack          survivors move together; all other slots go back
+reuse         dead slots are filled by the next tokens; nothing goes back, nothing grows until they are
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _within(requests, rule, request, live, most):
 
 @njit(cache=True, nogil=True)
 def _passing(requests, rule, request, computed, tokens, live):
-    """Return the budget where the tokens decoded pass a multiple of the buffer and enough slots are filled."""
+    """Return the budget where the tokens decoded pass a multiple of the buffer and it is full."""
     decoded = computed - requests.prompt[request]
     passes = tokens == 1 and decoded > 0 and decoded // rule.buffer > (decoded - 1) // rule.buffer
     return _within(requests, rule, request, live, rule.budget + rule.buffer - 1) if passes else live

@@ -10,8 +10,8 @@ from numba import njit
 from kvreclaim.serving.kernel.evict import evict, release, reserved
 from kvreclaim.serving.kernel.state import (
     ARRIVED,
+    BLOCKED,
     BUSY,
-    DONE,
     FREE,
     HEAD,
     NOW,
@@ -36,13 +36,20 @@ from kvreclaim.serving.kernel.steps import (
     sample,
 )
 
-CALM_STEPS = 64  # steps without shortage that free blocks should last for before the aggregated path takes over
+# Steps without shortage, and that free blocks last for, before the aggregated path takes over.
+CALM_STEPS = 64
 
 
 @njit(cache=True, nogil=True)
 def exact(requests, limits, costs, rule, state, may_leave):
     """Run step by step until all is done, sample rows are full, or (where it may leave) blocks abound."""
-    counts, clock, queue, running, tokens = state.counts, state.clock, state.queue, state.running, state.tokens
+    counts, clock, queue, running, tokens = (
+        state.counts,
+        state.clock,
+        state.queue,
+        state.running,
+        state.tokens,
+    )
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output
     known, computed, held, prefilling = state.known, state.computed, state.held, state.prefilling
     finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
@@ -93,7 +100,6 @@ def exact(requests, limits, costs, rule, state, may_leave):
                 state.dead[request] -= done + chunk - state.offset[request] - filled
                 state.offset[request] = done + chunk - filled
             place += 1
-        ran = place
         for rest in range(place, count):
             tokens[rest] = 0
         # who waits, in order
@@ -102,6 +108,7 @@ def exact(requests, limits, costs, rule, state, may_leave):
                 request = queue[counts[HEAD]]
                 chunk = admissible(limits, counts[FREE], known[request], budget, count)
                 if chunk == 0:
+                    counts[BLOCKED] += 1
                     break
                 blocks = blocks_for(chunk, block_size)
                 begin(counts, clock, computed, held, prefilling, scheduled, request, blocks)
@@ -162,7 +169,7 @@ def _preempt(counts, queue, computed, held, preemptions, victim):
 
 @njit(cache=True, nogil=True)
 def _evictions(requests, limits, costs, rule, state):
-    """Let the rule act on the requests that get a token in this step and go on; return the copies' seconds."""
+    """Let the rule act on the requests that get a token now and go on; return the copies' seconds."""
     seconds = 0.0
     for place in range(state.counts[RUNNING]):
         request = state.running[place]

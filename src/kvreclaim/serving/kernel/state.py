@@ -31,8 +31,9 @@ Times = NDArray[np.float64]
     REFUSED,
     SHORT_STEPS,  # steps of the aggregated path
     TOKENS,  # computed, recomputed ones included
+    BLOCKED,  # steps that admitted fewer because blocks lacked
     COUNTS,
-) = range(20)
+) = range(21)
 
 # Places in State.clock.
 NOW, INTERVAL, BUSY, CLOCKS = range(4)
@@ -78,11 +79,12 @@ class Costs(NamedTuple):
 class Rule(NamedTuple):
     """When requests lose KV pairs, and what that gives back (see `kernel.evict`).
 
-    By the slots filled at the end of a prefill, `left_at` says how many tokens survive it and `freed_at` how many
-    whole blocks die (for mode FREE_BLOCKS); both are empty where prefills evict nothing. While decoding the budget stays of `budget` + `buffer` slots (0: never), past `protect`
-    (1: the prompt). `passing`: only where the tokens decoded pass a multiple of the buffer, as R-KV does.
-    `most_slots` are reserved ever after an eviction (0: those filled). `mode` is one of MASK to REUSE; of what
-    dies while decoding, the share `in_whole_blocks` lies in whole blocks (for mode FREE_BLOCKS).
+    By the slots filled at the end of a prefill, `left_at` says how many tokens survive it and `freed_at` how
+    many whole blocks die (for mode FREE_BLOCKS); both are empty where prefills evict nothing. While decoding
+    the budget stays of `budget` + `buffer` slots (0: never), past the prompt if `protect_prompt`; if
+    `passing`, only where the tokens decoded pass a multiple of the buffer, as R-KV does. `most_slots` are
+    reserved ever after an eviction (0: those filled). `mode` is one of MASK to REUSE; of what dies while
+    decoding, the share `in_whole_blocks` lies in whole blocks (for mode FREE_BLOCKS).
     """
 
     left_at: Ints
@@ -102,9 +104,9 @@ MASK, FREE_BLOCKS, PACK, REUSE = range(4)
 class State(NamedTuple):
     """All that changes: scalars, the queues, and each request's progress and times.
 
-    `known` tokens of a request are its prompt and what it generated; `computed` of them have KV pairs, `offset`
-    of which hold no slot of their own; `dead` slots are held and hold no survivor. `since` and `link` belong to
-    the aggregated path.
+    `known` tokens of a request are its prompt and what it generated; `computed` of them have KV pairs,
+    `offset` of which hold no slot of their own; `dead` slots are held and hold no survivor. `since` and
+    `link` belong to the aggregated path.
     """
 
     counts: NDArray[np.int64]

@@ -1,7 +1,7 @@
 """What both paths of the kernel share: arrivals, samples, admission, and how a request ends.
 
-Functions of every step take the arrays that they touch, and are inlined: passing the whole state, or reading an
-array out of it, costs more than most of them do.
+Functions of every step take the arrays that they touch, and are inlined: passing the whole state, or reading
+an array out of it, costs more than most of them do.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.serving.arrivals import arriving
@@ -107,8 +108,8 @@ def _bench(file: str) -> tuple[bool, Trace] | None:
     if not isinstance(content, dict) or not {"input_lens", "output_lens"} <= content.keys():
         return None
     try:
-        prompt = np.asarray(content["input_lens"], np.int64)
-        output = np.asarray(content["output_lens"], np.int64)
+        prompt = _lengths(content["input_lens"])
+        output = _lengths(content["output_lens"])
         starts = content.get("start_times")
         arrival = np.zeros(prompt.size) if starts is None else np.asarray(starts, np.float64)
     except (TypeError, ValueError, OverflowError) as error:
@@ -120,11 +121,10 @@ def _bench(file: str) -> tuple[bool, Trace] | None:
     notes = (f"{left_out} requests without output left out",) if left_out else ()
     order = np.argsort(arrival[served], kind="stable")
     first = arrival[served].min() if served.any() else 0.0
-    trace = Trace(
-        arrival[served][order] - first,
-        prompt[served][order],
-        output[served][order],
-        Path(file).stem,
-        notes=notes,
-    )
+    prompt, output = (values[served][order].astype(np.int32) for values in (prompt, output))
+    trace = Trace(arrival[served][order] - first, prompt, output, Path(file).stem, notes=notes)
     return starts is not None, trace
+
+
+def _lengths(values: object) -> NDArray[np.int32]:
+    return np.asarray(values, np.int64).astype(np.int32, casting="same_kind")

@@ -123,7 +123,7 @@ class _Checker:
 
 
 def _expressions(table: Table, kind: Kind) -> list[pl.Expr]:
-    """Return the columns as float64 (NaN where unreadable): arrival in seconds, prompt, output; and hashes."""
+    """Return arrival in seconds, prompt and output as float64 (NaN where unreadable), and hashes."""
     schema = table.frame.collect_schema()
     arrival = pl.lit(0.0)
     if kind.arrival is not None:

@@ -7,7 +7,7 @@ import gzip
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, cast
 
 import polars as pl
 
@@ -73,7 +73,8 @@ def unreadable(table: Table, error: Exception) -> InputError:
 
 
 def _opened(file: str) -> IO[bytes]:
-    return gzip.open(file) if file.endswith(".gz") else Path(file).open("rb")
+    opener: Any = gzip.open if file.endswith(".gz") else open
+    return cast("IO[bytes]", opener(file, "rb"))
 
 
 def _json_lines(file: str, head: bytes) -> Table:
