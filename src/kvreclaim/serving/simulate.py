@@ -67,7 +67,7 @@ def simulate(
     copies
         Seconds that compactions add.
     interval
-        Seconds between samples of what runs, waits and is free.
+        Seconds between samples of what runs, waits and is free, as the step around each leaves it.
     aggregate
         Use the aggregated path where it is right; its numbers are those of the exact path.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.serving.arrivals import arriving
-from kvreclaim.serving.trace import Trace
+from kvreclaim.serving.trace import LONGEST, Trace
 from kvreclaim.serving.traces.kinds import kind_of
 from kvreclaim.serving.traces.rows import read_rows
 from kvreclaim.serving.traces.tables import Table, open_table
@@ -127,4 +127,7 @@ def _bench(file: str) -> tuple[bool, Trace] | None:
 
 
 def _lengths(values: object) -> NDArray[np.int32]:
-    return np.asarray(values, np.int64).astype(np.int32, casting="same_kind")
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() <= LONGEST):
+        raise ValueError("no token counts")
+    return array.astype(np.int32)

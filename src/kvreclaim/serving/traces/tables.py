@@ -6,7 +6,6 @@ import csv
 import gzip
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any, cast
 
 import polars as pl
