@@ -12,6 +12,7 @@ import typer
 
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
+from kvreclaim.cli.calibrate_step import register_step
 from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
 from kvreclaim.cli.output import printable
@@ -37,6 +38,11 @@ app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
 app.command("page")(page_command)
+calibrate_app = typer.Typer(
+    help="Constants of this or another machine, from measurements.", no_args_is_help=True
+)
+register_step(calibrate_app)
+app.add_typer(calibrate_app, name="calibrate")
 
 
 def _print_version(wanted: bool) -> None:

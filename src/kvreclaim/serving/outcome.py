@@ -30,6 +30,8 @@ class Simulation:
         Places in the trace of requests that could not finish even alone.
     simulate_seconds
         Seconds that the simulation took.
+    peak_pages
+        Most pages held, null block's included; None without pages.
     """
 
     trace: Trace
@@ -37,6 +39,7 @@ class Simulation:
     state: State
     refused: NDArray[np.int64]
     simulate_seconds: float
+    peak_pages: int | None = None
 
     def count(self, place: int) -> int:
         """Return one of the kernel's counts (see `kernel.state`)."""
@@ -93,6 +96,8 @@ class Simulation:
             "preemptions": self.count(places.PREEMPTIONS),
             "evictions": self.count(places.EVICTIONS),
             "blocks_freed": self.count(places.BLOCKS_FREED),
+            "peak_pages": self.peak_pages,
+            "hit_tokens": self.count(places.HIT_TOKENS),
             "ttft_mean": _mean(ttft),
             "ttft_p99": _percentile(ttft, 99),
             "latency_p50": _percentile(latency, 50),

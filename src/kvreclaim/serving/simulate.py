@@ -14,6 +14,8 @@ from kvreclaim.scheduling import SchedulerSettings
 from kvreclaim.serving import kernel
 from kvreclaim.serving.eviction import Eviction
 from kvreclaim.serving.kernel import state as places
+from kvreclaim.serving.kernel.identity import PEAK_PAGES
+from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.steptime import StepTime
 from kvreclaim.serving.trace import Trace
@@ -49,6 +51,7 @@ def simulate(
     eviction: Eviction | None = None,
     copies: Copies | None = None,
     *,
+    memory: Memory | None = None,
     interval: float = math.inf,
     aggregate: bool = True,
 ) -> Simulation:
@@ -66,6 +69,8 @@ def simulate(
         When requests lose KV pairs, and what that gives back; None: never.
     copies
         Seconds that compactions add.
+    memory
+        What is particular about the pool: shared prefixes, pages, groups of layers; None: nothing.
     interval
         Seconds between samples of what runs, waits and is free, as the step around each leaves it.
     aggregate
@@ -74,7 +79,7 @@ def simulate(
     Raises
     ------
     InputError
-        If the interval is not positive.
+        If the interval is not positive, or the memory can't be combined with the eviction or the trace.
     """
     if not interval > 0:
         raise InputError(f"the interval is {interval}: pass seconds greater than 0")
@@ -88,13 +93,18 @@ def simulate(
     state = kernel.new_state(
         requests, limits, evicting=rule is not None, interval=float(interval), samples=rows
     )
-    refused = _refused(trace, settings)
+    place = memory or Memory()
+    place.check(trace, settings, evicting=rule is not None)
+    blocks, windows = place.blocks(trace, settings), place.windows
+    refused = _refused(trace, settings, place)
     state.status[refused] = places.REFUSED_REQUEST
-    ring = _ring(trace) if aggregate and rule is None else np.empty(0, np.int32)
+    simple = rule is None and blocks is None and windows is None
+    ring = _ring(trace) if aggregate and simple else np.empty(0, np.int32)
     begun = perf_counter()
-    while not kernel.run(requests, limits, costs, rule, state, ring):
+    while not kernel.run(requests, limits, costs, rule, blocks, windows, state, ring):
         state = state._replace(samples=_longer(state.samples))
-    return Simulation(trace, settings, state, refused, perf_counter() - begun)
+    pages = None if blocks is None or not place.page_blocks else int(blocks.cursor[PEAK_PAGES])
+    return Simulation(trace, settings, state, refused, perf_counter() - begun, pages)
 
 
 def _limits(settings: SchedulerSettings) -> kernel.Limits:
@@ -109,10 +119,10 @@ def _limits(settings: SchedulerSettings) -> kernel.Limits:
     )
 
 
-def _refused(trace: Trace, settings: SchedulerSettings) -> NDArray[np.int64]:
+def _refused(trace: Trace, settings: SchedulerSettings, memory: Memory) -> NDArray[np.int64]:
     """Return the places of the requests that could not finish even alone (see `Scheduler.add`)."""
     tokens = trace.prompt.astype(np.int64) + trace.output - 1
-    too_long = -(-tokens // settings.block_size) > settings.blocks
+    too_long = memory.most_blocks(tokens, settings) > settings.blocks
     if not settings.chunked_prefill:
         too_long |= tokens > settings.max_num_batched_tokens
     return np.flatnonzero(too_long)

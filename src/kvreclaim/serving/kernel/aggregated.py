@@ -29,13 +29,14 @@ from kvreclaim.serving.kernel.steps import (
     ALL_DONE,
     ROWS_FULL,
     SHORT,
-    admissible,
     arrive,
     begin,
     blocks_for,
     count_peaks,
     due,
     end,
+    first_chunk,
+    fits,
     next_sample,
     sample,
 )
@@ -95,13 +96,17 @@ def aggregated(requests, limits, costs, state, ring):
         first, tokens = counts[HEAD], 0
         while budget > 0 and counts[HEAD] < counts[TAIL] and running < limits.max_seqs:
             request = queue[counts[HEAD]]
-            fits = admissible(limits, counts[FREE], known[request], budget, running)
-            if fits == 0:
+            chunked = first_chunk(limits, known[request], budget)
+            whole = known[request] if limits.reserve_full_input == 1 else chunked
+            if chunked == 0:
+                break
+            if not fits(limits, counts[FREE], blocks_for(whole, block_size), running):
                 counts[BLOCKED] += 1
                 break
-            tokens = fits
+            tokens = chunked
             blocks = blocks_for(tokens, block_size)
-            begin(counts, clock, computed, held, prefilling, scheduled, request, blocks)
+            counts[FREE] -= blocks
+            begin(counts, clock, computed, held, prefilling, scheduled, request, 0, blocks)
             running += 1
             budget -= tokens
             kv_tokens += tokens
@@ -125,7 +130,8 @@ def aggregated(requests, limits, costs, state, ring):
             sums[_DECODES] -= 1
             sums[_KNOWN] -= goal
             phases[(since[request] + 1 - known[request]) % block_size] -= 1
-            end(counts, clock, finish, status, request, blocks_for(goal - 1, block_size))
+            counts[FREE] += blocks_for(goal - 1, block_size)
+            end(counts, clock, finish, status, request)
             request = link[request]
         ring[slot] = -1
         counts[STEPS] += 1
@@ -150,7 +156,8 @@ def aggregated(requests, limits, costs, state, ring):
             if first_token[request] != first_token[request]:
                 first_token[request] = clock[NOW]
             if known[request] == prompt[request] + output[request]:
-                end(counts, clock, finish, status, request, held[request])
+                counts[FREE] += held[request]
+                end(counts, clock, finish, status, request)
             else:
                 _decode(counts, prompt, output, known, since, link, block_size, ring, phases, sums, request)
 

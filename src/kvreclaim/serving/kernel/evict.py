@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from numba import njit
 
+from kvreclaim.serving.kernel.identity import forget, give, shared
 from kvreclaim.serving.kernel.state import (
     BLOCKS_FREED,
     EVICTIONS,
@@ -36,11 +37,13 @@ def reserved(rule, state, request, tokens):
 
 
 @njit(cache=True, nogil=True)
-def release(limits, state, request, slots):
+def release(limits, blocks, state, request, slots):
     """Give back the blocks past so many slots."""
     needed = blocks_for(slots, limits.block_size)
     freed = state.held[request] - needed
     if freed > 0:
+        if blocks is not None:
+            freed = give(blocks, request, needed, state.held[request])
         state.held[request] = needed
         state.counts[FREE] += freed
         state.counts[BLOCKS_FREED] += freed
@@ -79,10 +82,15 @@ def _passing(requests, rule, request, computed, tokens, live):
 
 
 @njit(cache=True, nogil=True)
-def evict(requests, limits, rule, state, request, computed, tokens):
+def evict(requests, limits, rule, blocks, state, request, computed, tokens):
     """Evict at the end of a step what the rule says; return the tokens copied."""
     live = computed - state.offset[request] - state.dead[request]
     left = survivors(requests, rule, state, request, computed, tokens)
+    if blocks is not None:
+        stays = shared(blocks, request, state.held[request])
+        left = max(left, min(live, stays * limits.block_size))  # what others read is not evicted
+        if left < live:
+            forget(blocks, request, stays, state.held[request])
     if left >= live:
         return 0
     dropped = live - left
@@ -98,7 +106,7 @@ def evict(requests, limits, rule, state, request, computed, tokens):
     else:
         state.dead[request] += dropped
     if rule.most_slots == 0:
-        release(limits, state, request, computed - state.offset[request])
+        release(limits, blocks, state, request, computed - state.offset[request])
     return left if rule.mode == PACK else 0
 
 

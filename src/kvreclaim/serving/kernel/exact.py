@@ -8,6 +8,17 @@ from __future__ import annotations
 from numba import njit
 
 from kvreclaim.serving.kernel.evict import evict, release, reserved
+from kvreclaim.serving.kernel.identity import (
+    PAGES,
+    cached,
+    close_row,
+    give,
+    hashed,
+    open_row,
+    remember,
+    share,
+    take,
+)
 from kvreclaim.serving.kernel.state import (
     ARRIVED,
     BLOCKED,
@@ -25,38 +36,35 @@ from kvreclaim.serving.kernel.steps import (
     ALL_DONE,
     AMPLE,
     ROWS_FULL,
-    admissible,
     arrive,
     begin,
     blocks_for,
     count_peaks,
     due,
     end,
+    first_chunk,
+    fits,
     next_sample,
     sample,
 )
+from kvreclaim.serving.kernel.windows import most_windowed, windowed
 
 # Steps without shortage, and that free blocks last for, before the aggregated path takes over.
 CALM_STEPS = 64
 
 
 @njit(cache=True, nogil=True)
-def exact(requests, limits, costs, rule, state, may_leave):
-    """Run step by step until all is done, sample rows are full, or (where it may leave) blocks abound."""
-    counts, clock, queue, running, tokens = (
-        state.counts,
-        state.clock,
-        state.queue,
-        state.running,
-        state.tokens,
-    )
+def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
+    """Run step by step until all is done, sample rows are full, or (where it may leave) free blocks abound."""
+    counts, clock, queue = state.counts, state.clock, state.queue
+    running, tokens, preemptions = state.running, state.tokens, state.preemptions
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output
     known, computed, held, prefilling = state.known, state.computed, state.held, state.prefilling
     finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
-    preemptions, block_size = state.preemptions, limits.block_size
+    block_size = limits.block_size
     calm = 0
     while True:
-        if next_sample(counts, clock) <= clock[NOW] and not _sample(requests, state, rule):
+        if next_sample(counts, clock) <= clock[NOW] and not _sample(requests, rule, blocks, state):
             return ROWS_FULL
         if due(counts, clock, arrival):
             arrive(requests, state, clock[NOW])
@@ -77,18 +85,28 @@ def exact(requests, limits, costs, rule, state, may_leave):
             filled = slots = done + chunk
             if rule is not None:
                 filled, slots = reserved(rule, state, request, chunk)
-                release(limits, state, request, slots)
+                release(limits, blocks, state, request, slots)
             need = 0
-            if slots > held[request] * block_size:
+            if windows is not None:
+                need = windowed(windows, done, chunk, block_size) - held[request]
+            elif slots > held[request] * block_size:
                 need = blocks_for(slots, block_size) - held[request]
             while need > counts[FREE] and count > place:
                 count -= 1
-                _preempt(counts, queue, computed, held, preemptions, running[count])
+                victim = running[count]
                 if rule is not None:
-                    state.offset[running[count]] = 0
-                    state.dead[running[count]] = 0
+                    state.offset[victim] = 0
+                    state.dead[victim] = 0
+                freed = held[victim]
+                if blocks is not None:
+                    freed = give(blocks, victim, 0, held[victim])
+                    close_row(blocks, victim)
+                counts[FREE] += freed
+                _preempt(counts, queue, computed, held, preemptions, victim)
             if count == place:
                 break
+            if blocks is not None:
+                take(blocks, request, held[request], held[request] + need)
             held[request] += need
             counts[FREE] -= need
             tokens[place] = chunk
@@ -96,6 +114,8 @@ def exact(requests, limits, costs, rule, state, may_leave):
             kv_tokens += filled
             if chunk == 1 and done >= prompt[request]:
                 decodes += 1
+            if blocks is not None:
+                _remember(blocks, state, prompt[request], request, done, done + chunk, block_size)
             if rule is not None:
                 state.dead[request] -= done + chunk - state.offset[request] - filled
                 state.offset[request] = done + chunk - filled
@@ -106,17 +126,36 @@ def exact(requests, limits, costs, rule, state, may_leave):
         if count == before:
             while budget > 0 and counts[HEAD] < counts[TAIL] and count < limits.max_seqs:
                 request = queue[counts[HEAD]]
-                chunk = admissible(limits, counts[FREE], known[request], budget, count)
+                hits = free_hits = 0
+                if blocks is not None:
+                    most = hashed(blocks, request, prompt[request], block_size)
+                    hits, free_hits = cached(blocks, request, min(most, (known[request] - 1) // block_size))
+                found = hits * block_size
+                chunk = first_chunk(limits, known[request] - found, budget)
                 if chunk == 0:
+                    break
+                whole = known[request] if limits.reserve_full_input == 1 else found + chunk
+                need = blocks_for(whole, block_size)
+                more = blocks_for(found + chunk, block_size)
+                if windows is not None:
+                    need = most_windowed(windows, whole, limits.max_tokens, block_size)
+                    more = windowed(windows, 0, chunk, block_size)
+                if not fits(limits, counts[FREE], need - hits + free_hits, count):
                     counts[BLOCKED] += 1
                     break
-                blocks = blocks_for(chunk, block_size)
-                begin(counts, clock, computed, held, prefilling, scheduled, request, blocks)
+                if blocks is not None:
+                    open_row(blocks, request)
+                    share(blocks, state, request, hits, block_size)
+                    take(blocks, request, hits, more)
+                counts[FREE] -= more - hits + free_hits
+                begin(counts, clock, computed, held, prefilling, scheduled, request, found, more)
+                if blocks is not None:
+                    _remember(blocks, state, prompt[request], request, found, found + chunk, block_size)
                 running[count] = request
                 tokens[count] = chunk
                 count += 1
                 budget -= chunk
-                kv_tokens += chunk
+                kv_tokens += found + chunk
             calm += 1
         else:
             calm = 0
@@ -134,7 +173,7 @@ def exact(requests, limits, costs, rule, state, may_leave):
         counts[STEPS] += 1
         counts[TOKENS] += limits.max_tokens - budget
         if rule is not None:
-            seconds += _evictions(requests, limits, costs, rule, state)
+            seconds += _evictions(requests, limits, costs, rule, blocks, state)
         clock[NOW] += seconds
         clock[BUSY] += seconds
         # tokens computed, and requests that have all of theirs
@@ -148,7 +187,12 @@ def exact(requests, limits, costs, rule, state, may_leave):
                 if first_token[request] != first_token[request]:
                     first_token[request] = clock[NOW]
                 if known[request] == prompt[request] + output[request]:
-                    end(counts, clock, finish, status, request, held[request])
+                    freed = held[request]
+                    if blocks is not None:
+                        freed = give(blocks, request, 0, held[request])
+                        close_row(blocks, request)
+                    counts[FREE] += freed
+                    end(counts, clock, finish, status, request)
                     continue
             running[stay] = request
             stay += 1
@@ -158,7 +202,6 @@ def exact(requests, limits, costs, rule, state, may_leave):
 @njit(inline="always")
 def _preempt(counts, queue, computed, held, preemptions, victim):
     """Put a request back to the head of the queue, to be computed again from its first token."""
-    counts[FREE] += held[victim]
     held[victim] = 0
     computed[victim] = 0
     counts[HEAD] -= 1
@@ -168,7 +211,15 @@ def _preempt(counts, queue, computed, held, preemptions, victim):
 
 
 @njit(cache=True, nogil=True)
-def _evictions(requests, limits, costs, rule, state):
+def _remember(blocks, state, prompt, request, before, after, block_size):
+    """Let the blocks that computing these tokens fills be found by their hashes."""
+    most = hashed(blocks, request, prompt, block_size)
+    if before // block_size < most and state.prefilling[request] == 1:
+        remember(blocks, request, before // block_size, min(after // block_size, most))
+
+
+@njit(cache=True, nogil=True)
+def _evictions(requests, limits, costs, rule, blocks, state):
     """Let the rule act on the requests that get a token now and go on; return the copies' seconds."""
     seconds = 0.0
     for place in range(state.counts[RUNNING]):
@@ -176,14 +227,14 @@ def _evictions(requests, limits, costs, rule, state):
         computed = state.computed[request] + state.tokens[place]
         goes_on = computed + 1 < requests.prompt[request] + requests.output[request]
         if state.tokens[place] > 0 and computed == state.known[request] and goes_on:
-            moved = evict(requests, limits, rule, state, request, computed, state.tokens[place])
+            moved = evict(requests, limits, rule, blocks, state, request, computed, state.tokens[place])
             if moved > 0:
                 seconds += costs.copy_event + costs.copy_token * moved
     return seconds
 
 
 @njit(cache=True, nogil=True)
-def _sample(requests, state, rule):
+def _sample(requests, rule, blocks, state):
     filled = dead = 0
     for place in range(state.counts[RUNNING]):
         request = state.running[place]
@@ -191,4 +242,7 @@ def _sample(requests, state, rule):
         if rule is not None:
             filled -= state.offset[request]
             dead += state.dead[request]
-    return sample(requests, state, state.counts[RUNNING], filled, dead, 0)
+    pages = 0
+    if blocks is not None:
+        pages = blocks.cursor[PAGES]
+    return sample(requests, state, state.counts[RUNNING], filled, dead, pages)

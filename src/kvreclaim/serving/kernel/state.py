@@ -32,8 +32,9 @@ Times = NDArray[np.float64]
     SHORT_STEPS,  # steps of the aggregated path
     TOKENS,  # computed, recomputed ones included
     BLOCKED,  # steps that admitted fewer because blocks lacked
+    HIT_TOKENS,  # found in the pool at admissions, and not computed
     COUNTS,
-) = range(21)
+) = range(22)
 
 # Places in State.clock.
 NOW, INTERVAL, BUSY, CLOCKS = range(4)

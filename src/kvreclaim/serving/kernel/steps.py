@@ -105,34 +105,32 @@ def count_peaks(counts, blocks, running):
 
 
 @njit(inline="always")
-def admissible(limits, free, pending, budget, running):
-    """Return the tokens with which the head of the queue is admitted; 0 where it has to wait."""
+def first_chunk(limits, pending, budget):
+    """Return the tokens that the head of the queue would compute first; 0 where they may not be split."""
     tokens = min(pending, budget)
-    if tokens < pending and limits.chunked_prefill == 0:
-        return 0
-    whole = pending if limits.reserve_full_input == 1 else tokens
-    left_free = limits.watermark if running > 0 else 0
-    if blocks_for(whole, limits.block_size) + left_free > free:
-        return 0
-    return tokens
+    return 0 if tokens < pending and limits.chunked_prefill == 0 else tokens
 
 
 @njit(inline="always")
-def begin(counts, clock, computed, held, prefilling, scheduled, request, blocks):
-    """Take the head of the queue in: blocks for its first chunk, and the time of its first admission."""
+def fits(limits, free, blocks, running):
+    """Whether so many blocks can be given to the head of the queue."""
+    return blocks + (limits.watermark if running > 0 else 0) <= free
+
+
+@njit(inline="always")
+def begin(counts, clock, computed, held, prefilling, scheduled, request, found, blocks):
+    """Take the head of the queue in, with tokens found in the pool and blocks for its first chunk."""
     counts[HEAD] += 1
-    counts[FREE] -= blocks
     held[request] = blocks
-    computed[request] = 0
+    computed[request] = found
     prefilling[request] = 1
     if scheduled[request] != scheduled[request]:
         scheduled[request] = clock[NOW]
 
 
 @njit(inline="always")
-def end(counts, clock, finish, status, request, blocks):
-    """End a request: its blocks go back."""
-    counts[FREE] += blocks
+def end(counts, clock, finish, status, request):
+    """End a request."""
     counts[DONE] += 1
     finish[request] = clock[NOW]
     status[request] = FINISHED
