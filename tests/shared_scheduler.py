@@ -1,4 +1,4 @@
-"""The scheduler with shared prefixes, in plain Python over dictionaries: vLLM's rules as the tests read them."""
+"""The scheduler with shared prefixes, over dictionaries: vLLM's rules as the tests read them."""
 
 from collections import OrderedDict
 

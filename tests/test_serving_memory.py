@@ -21,7 +21,7 @@ from kvreclaim.serving.trace import Prefixes, Trace
 
 @st.composite
 def sharing(draw):
-    """A trace of a few families of prompts with common beginnings, and limits whose blocks divide its hashes."""
+    """A trace of a few families of prompts with common beginnings, and limits that go with its hashes."""
     trace = draw(traces())
     setting = draw(limits())
     size = setting.block_size * draw(st.sampled_from([1, 2]))

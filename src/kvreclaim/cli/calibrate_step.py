@@ -80,8 +80,8 @@ def as_object(run: Run, fit: Calibration) -> dict[str, Any]:
 
 def _constants(run: Run, fit: Calibration) -> Table:
     table = plain_table(
-        f"Seconds of a step: {printable(run.name)}, fitted to {fit.fitted} of {fit.fitted + fit.judged} requests",
-        "95 % profile interval, errors taken as independent. – : a tenth, or ten times, fits about as well.",
+        f"A step of {printable(run.name)}, fitted to {fit.fitted} of {fit.fitted + fit.judged} requests",
+        "Low to high: 95 % profile interval, errors taken as independent. –: no end within ten times.",
     )
     table.add_column("per")
     for heading in ("µs", "low", "high"):
@@ -97,7 +97,7 @@ def _constants(run: Run, fit: Calibration) -> Table:
 def _judged(fit: Calibration) -> Table:
     table = plain_table(
         f"The other {fit.judged} requests, simulated",
-        f"Mean absolute error of the running requests: {fit.running_mae:.2f}. Only the fitted ones were seen.",
+        f"Running requests, mean absolute error: {fit.running_mae:.2f}.",
     )
     table.add_column("figure")
     for heading in ("real", "simulated", "difference"):

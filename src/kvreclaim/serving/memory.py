@@ -22,8 +22,8 @@ class Memory:
     ----------
     share_prefixes
         Find the leading blocks of a prompt by their hashes, as vLLM's prefix caching does: blocks are
-        reference-counted, and a free one keeps its tokens until it is taken again. A block whose tokens are in
-        the pool already is kept, and can't be found itself.
+        reference-counted, and a free one keeps its tokens until it is taken again. A block whose tokens
+        are in the pool already is kept, and can't be found itself.
     page_blocks
         Blocks of a VMM page, to count the pages held; 0: none. A page is taken only when no partly used one
         has a free block, and goes back when all its blocks are free; the null block pins the first.
@@ -59,7 +59,8 @@ class Memory:
             raise InputError("shared prefixes are simulated without pages")
         if trace.prefixes.block_tokens % settings.block_size:
             raise InputError(
-                f"{trace.name}: hashes of {trace.prefixes.block_tokens} tokens; pass a block size that divides it"
+                f"{trace.name}: its hashes are of {trace.prefixes.block_tokens} tokens; pass a block size "
+                "that divides them"
             )
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from time import perf_counter
 
 import numpy as np
@@ -14,7 +15,7 @@ from kvreclaim.scheduling import SchedulerSettings
 from kvreclaim.serving import kernel
 from kvreclaim.serving.eviction import Eviction
 from kvreclaim.serving.kernel import state as places
-from kvreclaim.serving.kernel.identity import PEAK_PAGES
+from kvreclaim.serving.kernel.identity import PEAK_PAGES, new_blocks
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.steptime import StepTime
@@ -22,6 +23,7 @@ from kvreclaim.serving.trace import Trace
 
 _LONGEST_RING = 1 << 20  # steps: outputs beyond go the exact path
 _ROWS = 4096
+_NO_RING = np.empty(0, np.int32)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def simulate(
     refused = _refused(trace, settings, place)
     state.status[refused] = places.REFUSED_REQUEST
     simple = rule is None and blocks is None and windows is None
-    ring = _ring(trace) if aggregate and simple else np.empty(0, np.int32)
+    ring = _ring(trace) if aggregate and simple else _NO_RING
+    _compile(rule is not None, blocks is not None, windows is not None)
     begun = perf_counter()
     while not kernel.run(requests, limits, costs, rule, blocks, windows, state, ring):
         state = state._replace(samples=_longer(state.samples))
@@ -137,3 +140,15 @@ def _longer(samples: NDArray[np.float64]) -> NDArray[np.float64]:
     longer = np.empty((2 * len(samples), samples.shape[1]))
     longer[: len(samples)] = samples
     return longer
+
+
+@lru_cache
+def _compile(evicting: bool, by_block: bool, windowed: bool) -> None:
+    """Compile the kernel for these kinds of arguments, or load it: not what a simulation takes."""
+    requests = kernel.Requests(np.zeros(1), np.ones(1, np.int32), np.ones(1, np.int32))
+    limits = kernel.Limits(1, 1, 1, 1, 0, 1, 1)
+    rule = Eviction("mask", budget=1, buffer=1).rule(1, 1) if evicting else None
+    blocks = new_blocks(1, 1, 1, 1) if by_block else None
+    windows = np.zeros(1, np.int32) if windowed else None
+    state = kernel.new_state(requests, limits, evicting=evicting, interval=math.inf, samples=0)
+    kernel.run(requests, limits, kernel.Costs(1.0, *[0.0] * 5), rule, blocks, windows, state, _NO_RING)

@@ -55,7 +55,7 @@ CALM_STEPS = 64
 
 @njit(cache=True, nogil=True)
 def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
-    """Run step by step until all is done, sample rows are full, or (where it may leave) free blocks abound."""
+    """Run step by step until all is done, sample rows are full, or (where it may leave) blocks abound."""
     counts, clock, queue = state.counts, state.clock, state.queue
     running, tokens, preemptions = state.running, state.tokens, state.preemptions
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output

@@ -23,9 +23,9 @@ _NONE = -1
 class Blocks(NamedTuple):
     """Tables of the running requests, owners and hashes of blocks, and the order of the free ones.
 
-    The queue is a ring through `after` and `before`, closed by a place past the last block. `partial` is a stack
-    of pages that were partly used when they were put there; `in_page` counts a page's used blocks, and `spare`
-    heads its stack of free ones (linked through `after`).
+    The queue is a ring through `after` and `before`, closed by a place past the last block. `partial` is a
+    stack of pages that were partly used when they were put there; `in_page` counts a page's used blocks,
+    and `spare` heads its stack of free ones (linked through `after`).
     """
 
     cursor: NDArray[np.int64]

@@ -22,7 +22,8 @@ def run(requests, limits, costs, rule, blocks, windows, state, ring):
     blocks
         `identity.Blocks` where it matters which block is whose, else None.
     windows
-        int32 ``[groups]``, the window of each group of layers, 0 where it sees all; None: one group, no window.
+        int32 ``[groups]``, the window of each group of layers, 0 where it sees all; None: one group, no
+        window.
     ring
         For the aggregated path, see there; empty: the exact path alone.
     """
