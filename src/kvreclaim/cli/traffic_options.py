@@ -41,7 +41,7 @@ StepTime = Annotated[
     str,
     _option(
         _MACHINE,
-        "A step: base,decode,kv_token,prefill_token in seconds, or the JSON of `calibrate step`; else a roofline.",
+        "Seconds: base,decode,kv_token,prefill_token, or the JSON of `calibrate step`; else a roofline.",
         "NUMBERS|FILE",
     ),
 ]

@@ -28,8 +28,8 @@ SINKS = 4  # StreamingLLM's
 def _streaming_llm(length: Counts, kept: Counts, block_size: int) -> Counts:
     """Return the blocks between the sinks and the window (see `bounds.streaming_llm_freed`)."""
     sinks = np.minimum(SINKS, kept)
-    hole_end: Counts = (length - (kept - sinks)) // block_size
-    return hole_end - -(-sinks // block_size)
+    freed: Counts = (length - (kept - sinks)) // block_size + -sinks // block_size
+    return freed
 
 
 def _scattered(length: Counts, kept: Counts, block_size: int) -> Counts:

@@ -18,22 +18,8 @@ from kvreclaim.serving.kernel.state import (
     FREE_BLOCKS,
     MOVED,
     PACK,
-    REUSE,
 )
 from kvreclaim.serving.kernel.steps import blocks_for
-
-
-@njit(cache=True, nogil=True)
-def reserved(rule, state, request, tokens):
-    """Return the slots that a running request fills with so many further tokens, and those it reserves."""
-    computed, offset = state.computed[request] + tokens, state.offset[request]
-    if rule.mode == REUSE:
-        return computed - offset - min(tokens, state.dead[request]), computed - offset - min(
-            tokens, state.dead[request]
-        )
-    if rule.most_slots > 0 and offset > 0:
-        return computed - offset, min(computed, rule.most_slots)
-    return computed - offset, computed - offset
 
 
 @njit(cache=True, nogil=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from kvreclaim.serving.kernel.evict import evict, release, reserved
+from kvreclaim.serving.kernel.evict import evict, release
 from kvreclaim.serving.kernel.identity import (
     PAGES,
     cached,
@@ -27,6 +27,7 @@ from kvreclaim.serving.kernel.state import (
     HEAD,
     NOW,
     PREEMPTIONS,
+    REUSE,
     RUNNING,
     STEPS,
     TAIL,
@@ -61,7 +62,7 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output
     known, computed, held, prefilling = state.known, state.computed, state.held, state.prefilling
     finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
-    block_size = limits.block_size
+    offset, dead, block_size = state.offset, state.dead, limits.block_size
     calm = 0
     while True:
         if next_sample(counts, clock) <= clock[NOW] and not _sample(requests, rule, blocks, state):
@@ -84,8 +85,12 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
             chunk = min(known[request] - done, budget)
             filled = slots = done + chunk
             if rule is not None:
-                filled, slots = reserved(rule, state, request, chunk)
-                release(limits, blocks, state, request, slots)
+                filled = slots = filled - offset[request]
+                if rule.mode == REUSE:
+                    filled = slots = slots - min(chunk, dead[request])
+                if rule.most_slots > 0 and offset[request] > 0:
+                    slots = min(done + chunk, rule.most_slots)
+                    release(limits, blocks, state, request, slots)
             need = 0
             if windows is not None:
                 need = windowed(windows, done, chunk, block_size) - held[request]
@@ -95,8 +100,8 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
                 count -= 1
                 victim = running[count]
                 if rule is not None:
-                    state.offset[victim] = 0
-                    state.dead[victim] = 0
+                    offset[victim] = 0
+                    dead[victim] = 0
                 freed = held[victim]
                 if blocks is not None:
                     freed = give(blocks, victim, 0, held[victim])
@@ -105,7 +110,7 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
                 _preempt(counts, queue, computed, held, preemptions, victim)
             if count == place:
                 break
-            if blocks is not None:
+            if blocks is not None and need > 0:
                 take(blocks, request, held[request], held[request] + need)
             held[request] += need
             counts[FREE] -= need
@@ -114,11 +119,11 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
             kv_tokens += filled
             if chunk == 1 and done >= prompt[request]:
                 decodes += 1
-            if blocks is not None:
-                _remember(blocks, state, prompt[request], request, done, done + chunk, block_size)
+            if blocks is not None and prefilling[request] == 1:
+                _remember(blocks, prompt[request], request, done, done + chunk, block_size)
             if rule is not None:
-                state.dead[request] -= done + chunk - state.offset[request] - filled
-                state.offset[request] = done + chunk - filled
+                dead[request] -= done + chunk - offset[request] - filled
+                offset[request] = done + chunk - filled
             place += 1
         for rest in range(place, count):
             tokens[rest] = 0
@@ -150,7 +155,7 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
                 counts[FREE] -= more - hits + free_hits
                 begin(counts, clock, computed, held, prefilling, scheduled, request, found, more)
                 if blocks is not None:
-                    _remember(blocks, state, prompt[request], request, found, found + chunk, block_size)
+                    _remember(blocks, prompt[request], request, found, found + chunk, block_size)
                 running[count] = request
                 tokens[count] = chunk
                 count += 1
@@ -211,23 +216,28 @@ def _preempt(counts, queue, computed, held, preemptions, victim):
 
 
 @njit(cache=True, nogil=True)
-def _remember(blocks, state, prompt, request, before, after, block_size):
+def _remember(blocks, prompt, request, before, after, block_size):
     """Let the blocks that computing these tokens fills be found by their hashes."""
     most = hashed(blocks, request, prompt, block_size)
-    if before // block_size < most and state.prefilling[request] == 1:
+    if before // block_size < most:
         remember(blocks, request, before // block_size, min(after // block_size, most))
 
 
 @njit(cache=True, nogil=True)
 def _evictions(requests, limits, costs, rule, blocks, state):
     """Let the rule act on the requests that get a token now and go on; return the copies' seconds."""
+    running, tokens, known, prefilling = state.running, state.tokens, state.known, state.prefilling
+    prompt, output, offset, dead = requests.prompt, requests.output, state.offset, state.dead
     seconds = 0.0
     for place in range(state.counts[RUNNING]):
-        request = state.running[place]
-        computed = state.computed[request] + state.tokens[place]
-        goes_on = computed + 1 < requests.prompt[request] + requests.output[request]
-        if state.tokens[place] > 0 and computed == state.known[request] and goes_on:
-            moved = evict(requests, limits, rule, blocks, state, request, computed, state.tokens[place])
+        request = running[place]
+        computed = state.computed[request] + tokens[place]
+        if computed < known[request] or computed + 1 == prompt[request] + output[request]:
+            continue
+        budget = rule.budget + rule.buffer + (prompt[request] if rule.protect_prompt == 1 else 0)
+        full = rule.budget > 0 and computed - offset[request] - dead[request] >= budget
+        if prefilling[request] == 1 or full:
+            moved = evict(requests, limits, rule, blocks, state, request, computed, tokens[place])
             if moved > 0:
                 seconds += costs.copy_event + costs.copy_token * moved
     return seconds
