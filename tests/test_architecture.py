@@ -23,9 +23,10 @@ CORE = [
         "keep",
         "layout",
         "occupancy",
+        "returned",
         "histogram",
     ),
-    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool"),
+    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool", "paged_pool"),
     *("cost", "eviction_rules", "scheduling", "scheduler", "bounds"),
 ]
 ROOMS = {

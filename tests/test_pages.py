@@ -65,7 +65,12 @@ class Plain:
     """The same pool as one list of states, block by block; slow and obvious."""
 
     def __init__(self, per_page, most_retained, allocation, eviction):
-        self.per_page, self.most, self.allocation, self.eviction = per_page, most_retained, allocation, eviction
+        self.per_page, self.most, self.allocation, self.eviction = (
+            per_page,
+            most_retained,
+            allocation,
+            eviction,
+        )
         self.state, self.clock, self.freed, self.kept, self.touched = {}, 0, {}, {}, {}
 
     def tick(self):
@@ -111,7 +116,7 @@ class Plain:
 @st.composite
 def histories(draw):
     """Requests that take blocks, give some back and retain some, or find retained ones again."""
-    steps = st.tuples(st.sampled_from("take release reuse".split()), st.integers(1, 9), st.randoms())
+    steps = st.tuples(st.sampled_from(["take", "release", "reuse"]), st.integers(1, 9), st.randoms())
     return draw(st.lists(steps, max_size=30))
 
 

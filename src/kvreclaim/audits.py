@@ -12,6 +12,7 @@ from kvreclaim.keep import KeepMask, load_keep_masks
 from kvreclaim.layout import BlockLayout, KVGeometry
 from kvreclaim.ledger import Ledger, audit
 from kvreclaim.results import SCHEMA, ResultsFolder, as_csv, as_json
+from kvreclaim.returned import bytes_returned
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,18 @@ class FileAudit:
     ledger: Ledger
     model: str | None = None
     ratio: float | None = None
+    page_bytes: int | None = None
+    bytes_returned: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the file's name and the ledger as plain, JSON-ready values."""
-        return {"file": self.file, **self.ledger.to_dict()}
+        pages = {"page_bytes": self.page_bytes, "bytes_returned": self.bytes_returned}
+        return {"file": self.file, **self.ledger.to_dict(), **pages}
 
     def flat(self) -> dict[str, Any]:
         """Return it all in one level, with the origin: ``compaction_moved_tokens`` was nested."""
         flat: dict[str, Any] = {"file": self.file, "model": self.model, "ratio": self.ratio}
-        for key, value in self.ledger.to_dict().items():
+        for key, value in self.to_dict().items():
             flat |= (
                 {f"{key}_{name}": item for name, item in value.items()}
                 if isinstance(value, dict)
@@ -74,6 +78,7 @@ def audit_files(
     layouts: Sequence[BlockLayout],
     geometry: KVGeometry | None = None,
     advance: Callable[[], None] = lambda: None,
+    page_bytes: int | None = None,
 ) -> list[FileAudit]:
     """Audit every mask of every file under every layout; all files are read before the first audit.
 
@@ -87,6 +92,8 @@ def audit_files(
         The model's KV geometry, for bytes and windows.
     advance
         Called after each file.
+    page_bytes
+        Bytes of a VMM page, for the bytes that return to the GPU; needs the geometry.
 
     Raises
     ------
@@ -97,9 +104,14 @@ def audit_files(
     rows = []
     for file, masks in masks_of.items():
         for mask in masks:
-            ledgers = [audit(mask, _with_windows(layout, mask, geometry), geometry) for layout in layouts]
             origin = mask.metadata
-            rows += [FileAudit(file, ledger, origin.model, origin.ratio) for ledger in ledgers]
+            for layout in layouts:
+                windowed = _with_windows(layout, mask, geometry)
+                returned = None
+                if page_bytes is not None and geometry is not None:
+                    returned = bytes_returned(mask, windowed, geometry, page_bytes)
+                ledger = audit(mask, windowed, geometry)
+                rows.append(FileAudit(file, ledger, origin.model, origin.ratio, page_bytes, returned))
         advance()
     return rows
 

@@ -1,8 +1,9 @@
 """Blocks inside pages, and a cache of finished requests' blocks: who pins which page.
 
-A block is used (by a request), retained (its tokens may be found again) or free. A page is mapped from its first
-block to its last: only when all its blocks are free does it return to the GPU. A new page is mapped only when no
-mapped one has a free block. Rules: kvcached (``kv_cache_manager.py``, and its block pool for vLLM).
+A block is used (by a request), retained (its tokens may be found again) or free. A page is mapped from its
+first block to its last: only when all its blocks are free does it return to the GPU. A new page is mapped
+only when no mapped one has a free block. Rules: kvcached (``kv_cache_manager.py``, and its block pool for
+vLLM).
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class PagedPool:
     most_retained
         Blocks that are retained at most; beyond that some are evicted.
     allocation
-        ``last-in-first-out``: from the page that had a block freed last. ``page-aware``: from the fullest page
-        that holds all the blocks asked for, else from the emptiest.
+        ``last-in-first-out``: from the page that had a block freed last. ``page-aware``: from the fullest
+        page that holds all the blocks asked for, else from the emptiest.
     eviction
         ``lru``: the block retained first. ``page-aware``: first whole pages that hold nothing but retained
         blocks, those with the fewest first, then those whose latest block is the oldest; then LRU.

@@ -20,6 +20,7 @@ from kvreclaim.cli.page import page_command
 from kvreclaim.cli.reproduce import reproduce_command
 from kvreclaim.cli.runtimes import runtimes_command
 from kvreclaim.cli.simulate import simulate_command
+from kvreclaim.cli.sweep import sweep_command
 from kvreclaim.errors import InputError
 from kvreclaim.version import __version__
 
@@ -39,6 +40,7 @@ app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
 app.command("simulate")(simulate_command)
+app.command("sweep")(sweep_command)
 app.command("page")(page_command)
 calibrate_app = typer.Typer(
     help="Constants of this or another machine, from measurements.", no_args_is_help=True

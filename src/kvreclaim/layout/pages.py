@@ -3,9 +3,9 @@
     blocks   [0 1 2 3][4 5 6 7][8 9 ...]     a page holds several blocks; here four
     free      . x x x  x x x x  . .          only the second page goes back
 
-A runtime that maps pages (kvcached, vAttention) returns a page when every block in it is free. One that stitches
-chunks (GMLake) joins free ones into a range without a copy, and returns no part of one. One that allocates its
-cache at the start (a ring, as llama.cpp's) returns nothing.
+A runtime that maps pages (kvcached, vAttention) returns a page when every block in it is free. One that
+stitches chunks (GMLake) joins free ones into a range without a copy, and returns no part of one. One that
+allocates its cache at the start (a ring, as llama.cpp's) returns nothing.
 """
 
 from __future__ import annotations

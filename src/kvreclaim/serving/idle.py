@@ -1,9 +1,9 @@
 """What an idle engine still holds: kvcached's measurement of retained blocks in pages, made again.
 
 The published part (ovg-project/kvcached#390): Qwen3-4B, 64 blocks of 16 tokens a page, 1,000 blocks retained,
-2,500 requests, 96 at once, 64 groups of prefixes, outputs of 16 to 256 tokens. Its prompt lengths are "varied"
-and not given: here a prefix of 256 tokens and a part of its own of 16 to 703, chosen so that the plain policy
-holds about what they saw; what the other policies hold then follows.
+2,500 requests, 96 at once, 64 groups of prefixes, outputs of 16 to 256 tokens. Its prompt lengths are
+"varied" and not given: here a prefix of 256 tokens and a part of its own of 16 to 703, chosen so that the
+plain policy holds about what they saw; what the other policies hold then follows.
 """
 
 from __future__ import annotations
