@@ -17,6 +17,7 @@ from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
 from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
+from kvreclaim.cli.plan import plan_command
 from kvreclaim.cli.reproduce import reproduce_command
 from kvreclaim.cli.runtimes import runtimes_command
 from kvreclaim.cli.simulate import simulate_command
@@ -40,6 +41,7 @@ app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
 app.command("simulate")(simulate_command)
+app.command("plan")(plan_command)
 app.command("sweep")(sweep_command)
 app.command("page")(page_command)
 calibrate_app = typer.Typer(
