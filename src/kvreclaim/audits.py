@@ -12,7 +12,7 @@ from kvreclaim.keep import KeepMask, load_keep_masks
 from kvreclaim.layout import BlockLayout, KVGeometry
 from kvreclaim.ledger import Ledger, audit
 from kvreclaim.results import SCHEMA, ResultsFolder, as_csv, as_json
-from kvreclaim.returned import bytes_returned
+from kvreclaim.returned import bytes_returned, page_rows
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,11 @@ def audit_files(
 
 
 def write_audit(
-    path: str | PathLike[str], rows: Sequence[FileAudit], parameters: dict[str, Any], block_size: int
+    path: str | PathLike[str],
+    rows: Sequence[FileAudit],
+    parameters: dict[str, Any],
+    block_size: int,
+    geometry: KVGeometry | None = None,
 ) -> ResultsFolder:
     """Write a results folder: ``audit.csv``, ``audit.json``, ``interactive_data.json`` and ``run.json``.
 
@@ -130,7 +134,9 @@ def write_audit(
     parameters
         What the command was called with, for ``run.json``.
     block_size
-        Tokens of a block in the block maps, which are of the first file's masks.
+        Tokens of a block in the block maps, and in ``pages.csv``, which are of the first file's masks.
+    geometry
+        The model's, where pages were asked for.
 
     Raises
     ------
@@ -144,6 +150,10 @@ def write_audit(
         "audit.json": as_json([row.to_dict() for row in rows]),
         "interactive_data.json": as_json(maps),
     }
+    if geometry is not None and rows[0].page_bytes is not None:
+        layout = BlockLayout(block_size)
+        pages = page_rows(load_keep_masks(rows[0].file), layout, geometry, rows[0].page_bytes)
+        texts["pages.csv"] = as_csv(list(pages[0]), pages)
     folder = ResultsFolder(path)
     folder.claim("audit")
     for name, text in texts.items():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
@@ -44,3 +48,21 @@ def bytes_returned(mask: KeepMask, layout: BlockLayout, geometry: KVGeometry, pa
         free_pages(row, pages.blocks) * page_bytes * 2 * count
         for row, count in zip(free, layers, strict=True)
     )
+
+
+def page_rows(
+    masks: Iterable[KeepMask], layout: BlockLayout, geometry: KVGeometry, page_bytes: int
+) -> list[dict[str, Any]]:
+    """Return a row for each page of each mask in one shared table: its blocks, and those with a live pair."""
+    per_page = PageLayout(geometry, layout.block_size, page_bytes).blocks
+    found = []
+    for mask in masks:
+        live = occupancy(mask, layout)[0] > 0
+        starts = np.arange(0, live.size, per_page)
+        counts = np.add.reduceat(live, starts, dtype=np.int64)
+        sizes = np.diff(np.append(starts, live.size))
+        found += [
+            {"policy": mask.policy, "page": page, "live_blocks": int(count), "blocks": int(size)}
+            for page, (count, size) in enumerate(zip(counts, sizes, strict=True))
+        ]
+    return found

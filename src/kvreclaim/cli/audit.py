@@ -103,7 +103,7 @@ def audit_command(
             "model": model,
             "page_size": page_size,
         }
-        written = write_audit(out, rows, parameters, layouts[0].block_size)
+        written = write_audit(out, rows, parameters, layouts[0].block_size, geometry)
     emit_json(json, [row.to_dict() for row in rows])
     screen = console(json)
     for size in dict.fromkeys(layout.block_size for layout in layouts):
