@@ -178,7 +178,7 @@ def _fit(loss: _Loss, done: Callable[[], None]) -> Point:
         if value < least:
             best, least = point, value
         done()
-    return best
+    return minimise(loss, best, 0.03, 100)[0]
 
 
 def _profiles(loss: _Loss, best: Point, done: Callable[[], None]) -> tuple[Constant, ...]:
