@@ -24,9 +24,10 @@ CORE = [
         "layout",
         "occupancy",
         "effective",
+        "returned",
         "histogram",
     ),
-    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool"),
+    *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool", "paged_pool"),
     *("cost", "eviction_rules", "scheduling", "scheduler", "bounds"),
 ]
 ROOMS = {
@@ -35,8 +36,9 @@ ROOMS = {
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
     "runtimes": {*CORE, "scores", "policies"},
+    "serving": {*CORE, "scores", "policies"},
     "report": {"errors", "version", "validate", "results", "layout"},
-    "cli": {*CORE, "scores", "policies", "study", "capture", "runtimes", "report"},
+    "cli": {*CORE, "scores", "policies", "study", "capture", "runtimes", "serving", "report"},
     "__main__": {"cli"},
 }
 TENSORS = {SOURCE / "scores" / "attention.py"}  # scores of a real model: these may import torch
@@ -104,6 +106,13 @@ def test_what_imports_torch_is_imported_by_capture_alone():
             assert "kvreclaim.scores.attention" not in file.read_text(), file
 
 
+def test_numba_stays_in_serving():
+    for file in FILES:
+        if room_of(file) != "serving":
+            assert "import numba" not in file.read_text(), file
+            assert "from numba" not in file.read_text(), file
+
+
 def test_import_kvreclaim_pulls_in_numpy_alone():
     code = "import sys; old = set(sys.modules); import kvreclaim; print(*set(sys.modules) - old)"
     loaded = subprocess.run(
@@ -114,7 +123,7 @@ def test_import_kvreclaim_pulls_in_numpy_alone():
 
 
 def test_commands_import_inside_their_functions():
-    heavy = "polars altair torch transformers"
+    heavy = "polars altair torch transformers numba"
     code = f"import sys; import kvreclaim.cli; print(*set('{heavy}'.split()) & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.split() == []

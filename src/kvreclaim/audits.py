@@ -12,6 +12,7 @@ from kvreclaim.keep import KeepMask, load_keep_masks
 from kvreclaim.layout import BlockLayout, KVGeometry
 from kvreclaim.ledger import Ledger, audit
 from kvreclaim.results import SCHEMA, ResultsFolder, as_csv, as_json
+from kvreclaim.returned import bytes_returned, page_rows
 
 
 @dataclass(frozen=True)
@@ -22,15 +23,18 @@ class FileAudit:
     ledger: Ledger
     model: str | None = None
     ratio: float | None = None
+    page_bytes: int | None = None
+    bytes_returned: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the file's name and the ledger as plain, JSON-ready values."""
-        return {"file": self.file, **self.ledger.to_dict()}
+        pages = {"page_bytes": self.page_bytes, "bytes_returned": self.bytes_returned}
+        return {"file": self.file, **self.ledger.to_dict(), **pages}
 
     def flat(self) -> dict[str, Any]:
         """Return it all in one level, with the origin: ``compaction_moved_tokens`` was nested."""
         flat: dict[str, Any] = {"file": self.file, "model": self.model, "ratio": self.ratio}
-        for key, value in self.ledger.to_dict().items():
+        for key, value in self.to_dict().items():
             flat |= (
                 {f"{key}_{name}": item for name, item in value.items()}
                 if isinstance(value, dict)
@@ -74,6 +78,7 @@ def audit_files(
     layouts: Sequence[BlockLayout],
     geometry: KVGeometry | None = None,
     advance: Callable[[], None] = lambda: None,
+    page_bytes: int | None = None,
 ) -> list[FileAudit]:
     """Audit every mask of every file under every layout; all files are read before the first audit.
 
@@ -87,6 +92,8 @@ def audit_files(
         The model's KV geometry, for bytes and windows.
     advance
         Called after each file.
+    page_bytes
+        Bytes of a VMM page, for the bytes that return to the GPU; needs the geometry.
 
     Raises
     ------
@@ -97,15 +104,24 @@ def audit_files(
     rows = []
     for file, masks in masks_of.items():
         for mask in masks:
-            ledgers = [audit(mask, _with_windows(layout, mask, geometry), geometry) for layout in layouts]
             origin = mask.metadata
-            rows += [FileAudit(file, ledger, origin.model, origin.ratio) for ledger in ledgers]
+            for layout in layouts:
+                windowed = _with_windows(layout, mask, geometry)
+                returned = None
+                if page_bytes is not None and geometry is not None:
+                    returned = bytes_returned(mask, windowed, geometry, page_bytes)
+                ledger = audit(mask, windowed, geometry)
+                rows.append(FileAudit(file, ledger, origin.model, origin.ratio, page_bytes, returned))
         advance()
     return rows
 
 
 def write_audit(
-    path: str | PathLike[str], rows: Sequence[FileAudit], parameters: dict[str, Any], block_size: int
+    path: str | PathLike[str],
+    rows: Sequence[FileAudit],
+    parameters: dict[str, Any],
+    block_size: int,
+    geometry: KVGeometry | None = None,
 ) -> ResultsFolder:
     """Write a results folder: ``audit.csv``, ``audit.json``, ``interactive_data.json`` and ``run.json``.
 
@@ -118,7 +134,9 @@ def write_audit(
     parameters
         What the command was called with, for ``run.json``.
     block_size
-        Tokens of a block in the block maps, which are of the first file's masks.
+        Tokens of a block in the block maps, and in ``pages.csv``, which are of the first file's masks.
+    geometry
+        The model's, where pages were asked for.
 
     Raises
     ------
@@ -132,6 +150,10 @@ def write_audit(
         "audit.json": as_json([row.to_dict() for row in rows]),
         "interactive_data.json": as_json(maps),
     }
+    if geometry is not None and rows[0].page_bytes is not None:
+        layout = BlockLayout(block_size)
+        pages = page_rows(load_keep_masks(rows[0].file), layout, geometry, rows[0].page_bytes)
+        texts["pages.csv"] = as_csv(list(pages[0]), pages)
     folder = ResultsFolder(path)
     folder.claim("audit")
     for name, text in texts.items():

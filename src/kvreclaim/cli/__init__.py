@@ -13,13 +13,17 @@ import typer
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
 from kvreclaim.cli.calibrate import calibrate_app
+from kvreclaim.cli.calibrate_step import register_step
 from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
 from kvreclaim.cli.observe import observe_command
 from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
+from kvreclaim.cli.plan import plan_command
 from kvreclaim.cli.reproduce import reproduce_command
 from kvreclaim.cli.runtimes import runtimes_command
+from kvreclaim.cli.simulate import simulate_command
+from kvreclaim.cli.sweep import sweep_command
 from kvreclaim.errors import InputError
 from kvreclaim.version import __version__
 
@@ -39,7 +43,11 @@ app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
 app.command("observe")(observe_command)
+register_step(calibrate_app)
 app.add_typer(calibrate_app, name="calibrate")
+app.command("simulate")(simulate_command)
+app.command("plan")(plan_command)
+app.command("sweep")(sweep_command)
 app.command("page")(page_command)
 
 

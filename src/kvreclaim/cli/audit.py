@@ -59,6 +59,13 @@ def audit_command(
             help="A model's name or config.json: adds bytes, and the windows of its layers.",
         ),
     ] = None,
+    page_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Also the bytes that return to the GPU from VMM pages: 64KiB, 2MiB, ...; needs --model.",
+        ),
+    ] = None,
     json: Json = None,
     out: Annotated[
         str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")
@@ -79,10 +86,13 @@ def audit_command(
     least = None if fail_under is None else fraction(fail_under, "--fail-under")
     layouts = _layouts(block_size, block_tables, runtime)
     geometry = None if model is None else model_geometry(model)
+    page_bytes = None if page_size is None else _bytes(page_size)
+    if page_bytes is not None and geometry is None:
+        raise InputError("--page-size needs the bytes of a block: pass --model")
     files = list(dict.fromkeys(files))
     with progress() as bar:
         task = bar.add_task("auditing files", total=len(files))
-        rows = audit_files(files, layouts, geometry, advance=lambda: bar.advance(task))
+        rows = audit_files(files, layouts, geometry, advance=lambda: bar.advance(task), page_bytes=page_bytes)
     written = None
     if out is not None:
         parameters = {
@@ -91,12 +101,16 @@ def audit_command(
             "block_tables": list(dict.fromkeys(layout.block_tables for layout in layouts)),
             "runtime": runtime,
             "model": model,
+            "page_size": page_size,
         }
-        written = write_audit(out, rows, parameters, layouts[0].block_size)
+        written = write_audit(out, rows, parameters, layouts[0].block_size, geometry)
     emit_json(json, [row.to_dict() for row in rows])
     screen = console(json)
     for size in dict.fromkeys(layout.block_size for layout in layouts):
-        screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)), "")
+        of_size = [row for row in rows if row.ledger.block_size == size]
+        screen.print(_table(of_size, len(files)), "")
+        if page_bytes is not None:
+            screen.print(_returned(of_size), "")
     if written is not None:
         screen.print(f"wrote {printable(str(written.path))}: tables and block maps, for `kvreclaim page`")
     low = [row for row in rows if least is not None and row.ledger.physical_reclaim < least]
@@ -105,6 +119,16 @@ def audit_command(
         for line in _named(low):
             screen.print(line)
         raise typer.Exit(1)
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of a size such as 2MiB."""
+    units = {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "": 1}
+    number = text.rstrip("KMGiBkmgb ")
+    unit = units.get(text[len(number) :].strip().lower())
+    if unit is None or not number.isdigit() or not int(number):
+        raise InputError(f"--page-size {text!r}: pass bytes, or a size such as 64KiB or 2MiB")
+    return int(number) * unit
 
 
 def _named(rows: list[FileAudit]) -> Iterator[str]:
@@ -180,6 +204,36 @@ def _amounts(rows: list[FileAudit]) -> list[Amount]:
             lambda ledgers: f"{_mean([found.packing.moved_bytes for found in ledgers]) / size:,.2f}",
         ),
     ]
+
+
+def _returned(rows: list[FileAudit]) -> Table:
+    """Build the table of bytes that return to the GPU, in the mean over the files that have a policy."""
+    from kvreclaim.layout import BLOCK_TABLES
+
+    kinds = sorted({row.ledger.block_tables for row in rows}, key=BLOCK_TABLES.index)
+    name, size = byte_unit(max(row.ledger.bytes_freed or 0 for row in rows))
+    table = plain_table(
+        f"Blocks of {rows[0].ledger.block_size} in pages of {rows[0].page_bytes or 0:,} bytes: {name} that "
+        "return to the GPU",
+        "Freed blocks beside pages with all their blocks free, which alone are unmapped.",
+    )
+    table.add_column("policy", overflow="fold", min_width=12)
+    for kind in kinds:
+        for heading in "freed", "returned":
+            table.add_column(f"{heading},\n{kind}".replace("_", "\n"), justify="right", no_wrap=True)
+    for policy, found in _ranked(rows, kinds[0]).items():
+        by_kind = [[row for row in found if row.ledger.block_tables == kind] for kind in kinds]
+        amounts = [
+            _mean(values)
+            for of_kind in by_kind
+            for values in (
+                [row.ledger.bytes_freed for row in of_kind],
+                [row.bytes_returned for row in of_kind],
+            )
+        ]
+        cells = [f"{amount / size:,.2f}" for amount in amounts]
+        table.add_row(printable(policy), *cells)
+    return table
 
 
 def _ranked(rows: list[FileAudit], kind: str) -> dict[str, list[FileAudit]]:

@@ -11,6 +11,8 @@ from kvreclaim.errors import InputError
 # What each extra brings, as it is imported.
 PACKAGES = {
     "models": ("torch", "transformers", "kvpress", "gguf"),
+    "ray": ("ray",),
+    "serving": ("numba", "polars"),
     "report": ("polars", "altair", "vl_convert"),
 }
 

@@ -21,9 +21,11 @@ from kvreclaim.report.sections import (
     masks,
     measured,
     observed,
+    pages,
     published,
     shapes,
     strategies,
+    traffic,
 )
 from kvreclaim.report.summary import Summary
 
@@ -32,15 +34,16 @@ Build = Callable[[Folder], Section]
 
 @dataclass(frozen=True)
 class Part:
-    """A section: the command whose folders it reads, its function, the experiments that it needs."""
+    """A section: the command whose folders it reads, its function, the experiments and the file it needs."""
 
     command: str
     build: Build
     experiments: tuple[str, ...] = ()
+    file: str = ""
 
     def reads(self, folder: Folder) -> bool:
         """Tell whether a folder is of this part's command and has its experiments."""
-        if folder.command != self.command:
+        if folder.command != self.command or not (folder.path / self.file).exists():
             return False
         return not self.experiments or set(self.experiments) <= Summary.of(folder).experiments
 
@@ -54,8 +57,11 @@ PARTS: tuple[Part, ...] = (
     Part("reproduce", compaction.build, compaction.EXPERIMENTS),
     Part("reproduce", admission.build, admission.EXPERIMENTS),
     Part("audit", masks.build),
+    Part("audit", pages.build, file=pages.FILE),
     Part("measure", measured.build),
     Part("observe", observed.build),
+    Part("simulate", traffic.build),
+    Part("plan", traffic.build),
     Part("reproduce", published.build),
 )
 
@@ -81,8 +87,9 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
             )
     built: list[Section] = []
     for part in PARTS:
-        for place, folder in enumerate(folder for folder in folders if part.reads(folder)):
+        for folder in (folder for folder in folders if part.reads(folder)):
             section = part.build(folder)
+            place = sum(found.id.partition("-")[0] == section.id for found in built)
             built.append(section if place == 0 else _renamed(section, folder, place + 1))
     return tuple(built)
 

@@ -1,0 +1,137 @@
+"""``kvreclaim simulate``: a trace through a scheduler and a pool."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvreclaim.cli import traffic_options as given
+from kvreclaim.cli.extras import needs
+from kvreclaim.cli.output import MISSING, Json, console, emit_json, percent, plain_table, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.table import Table
+
+    from kvreclaim.serving.outcome import Simulation
+    from kvreclaim.serving.scenario import Scenario
+
+
+def simulate_command(
+    trace: given.TracePath,
+    blocks: given.Blocks = 0,
+    block_size: given.BlockSize = 16,
+    max_num_seqs: given.MaxNumSeqs = 256,
+    max_num_batched_tokens: given.MaxNumBatchedTokens = 2048,
+    watermark: given.Watermark = 0.0,
+    share_prefixes: given.SharePrefixes = False,
+    page_blocks: given.PageBlocks = 0,
+    hybrid: given.Hybrid = False,
+    model: given.Model = "llama-3.1-8b",
+    gpu: given.Gpu = "h100",
+    gpus: given.Gpus = 1,
+    weights_gib: given.WeightsGib = 0.0,
+    utilization: given.Utilization = 0.9,
+    kv_dtype: given.KvDtype = "auto",
+    step_time: given.StepTime = "",
+    efficiency: given.Efficiency = 1.0,
+    requests: given.Requests = 0,
+    load: given.Load = 1.0,
+    rate: given.Rate = 0.0,
+    burstiness: given.Burstiness = 1.0,
+    seed: given.Seed = 0,
+    policy: given.Policy = "none",
+    ratio: given.Ratio = 0.5,
+    mode: given.Mode = "pack",
+    masks: given.Masks = "",
+    measured: given.Measured = "",
+    evict_while_decoding: given.WhileDecoding = "never",
+    budget: given.Budget = 0,
+    buffer: given.Buffer = 0,
+    copy_event: given.CopyEvent = 0.0,
+    copy_token: given.CopyToken = 0.0,
+    interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Between samples over time; 0: about 600 in all.")
+    ] = 0.0,
+    json: Json = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")
+    ] = None,
+) -> None:
+    """Say who runs, who waits and for how long when a trace meets a pool of blocks."""
+    options = {name: value for name, value in locals().items() if name not in {"interval", "json", "out"}}
+    with needs("serving"):
+        from kvreclaim.cli.compiling import say_if_compiling
+        from kvreclaim.results import ResultsFolder
+        from kvreclaim.serving.scenario import Scenario
+        from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
+        from kvreclaim.serving.tables import requests as requests_table
+
+        scenario = Scenario.of({**options, "step_time": given.read_step_time(step_time)})
+        folder = None if out is None else ResultsFolder(out)
+        if folder is not None:
+            folder.claim("simulate")
+        span = scenario.read().span
+        say_if_compiling()
+        simulation = scenario.run(interval or nice_interval(1.2 * span))
+        if folder is not None:
+            write_traffic(folder, "simulate", as_parameters(scenario), [("as given", simulation)])
+            requests_table(simulation).write_parquet(folder.place("requests.parquet"))
+    emit_json(json, simulation.summary())
+    screen = console(json)
+    screen.print(_table(scenario, simulation))
+    for line in remarks(scenario, simulation):
+        screen.print(line)
+    if folder is not None:
+        screen.print(f"wrote {printable(str(folder.path))}: tables over time and by request")
+
+
+def _table(scenario: Scenario, simulation: Simulation) -> Table:
+    found = simulation.summary()
+    timing = scenario.timing()
+    table = plain_table(
+        f"{printable(simulation.trace.name)}: {found['requests']:,} requests, {found['blocks']:,} blocks of "
+        f"{simulation.settings.block_size}",
+        f"Simulated; a step's time is {timing.source}.",
+    )
+    table.add_column("")
+    table.add_column("", justify="right")
+    for name, value in _rows(found):
+        table.add_row(name, value)
+    return table
+
+
+def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    for name in ("iterations", "refused", "peak_running", "peak_waiting", "peak_blocks", "preemptions"):
+        yield name.replace("_", " "), f"{found[name]:,}"
+    if found["evictions"]:
+        yield "evictions", f"{found['evictions']:,}"
+        yield "blocks freed by them", f"{found['blocks_freed']:,}"
+    if found["peak_pages"] is not None:
+        yield "peak pages", f"{found['peak_pages']:,}"
+    if found["hit_tokens"]:
+        yield "prompt tokens found", f"{found['hit_tokens']:,}"
+    for name in ("ttft_mean", "ttft_p99", "latency_p50", "latency_p99"):
+        yield f"{name.replace('_', ' ')}, s", MISSING if found[name] is None else f"{found[name]:,.3g}"
+    rate = found["output_tokens_per_second"]
+    yield "output tokens/s", MISSING if rate is None else f"{rate:,.0f}"
+    yield "share of the time busy", percent(found["busy"])
+    yield "simulated in, s", f"{found['simulate_seconds']:.3f}"
+
+
+def remarks(scenario: Scenario, simulation: Simulation) -> Iterator[str]:
+    """Yield what a reader should know: refusals by name, what binds, what the trace's reader noted."""
+    for note in simulation.trace.notes:
+        yield f"{printable(simulation.trace.name)}: {note}"
+    settings = simulation.settings
+    for place in simulation.refused[:3]:
+        tokens = int(simulation.trace.prompt[place]) + int(simulation.trace.output[place])
+        yield f"request {place} refused: {tokens:,} tokens are more than {settings.blocks:,} blocks hold"
+    if simulation.refused.size > 3:
+        yield f"... and {simulation.refused.size - 3:,} more refused"
+    if not simulation.pool_binding:
+        yield "The pool is not binding: no request ever waited for blocks."
+        if scenario.eviction() is not None:
+            yield "An eviction here costs and admits nobody; a higher --load or a smaller pool would bind."

@@ -1,0 +1,94 @@
+"""Made-up traffic: Poisson and bursty arrivals, with lengths of a given distribution or of a trace."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.errors import InputError
+from kvreclaim.serving.trace import Trace
+from kvreclaim.validate import positive, positive_int
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """A log-normal distribution of token counts, by its median and its 90th percentile.
+
+    Parameters
+    ----------
+    median, p90
+        Tokens; equal for a constant length.
+    longest
+        What is longer is cut to it.
+
+    Raises
+    ------
+    InputError
+        If the median is under 1, or the 90th percentile under the median.
+    """
+
+    median: float
+    p90: float
+    longest: int = 131_072
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.median <= self.p90 < math.inf:
+            raise InputError(
+                f"lengths of median {self.median} and 90th percentile {self.p90}: pass 1 <= median <= p90"
+            )
+        positive_int(self.longest, "the longest length")
+
+    def draw(self, count: int, random: np.random.Generator) -> NDArray[np.int32]:
+        """Return so many lengths, int32, each at least 1."""
+        sigma = math.log(self.p90 / self.median) / _NORMAL_90
+        drawn = np.rint(random.lognormal(math.log(self.median), sigma, count))
+        return np.clip(drawn, 1, self.longest).astype(np.int32)
+
+
+_NORMAL_90 = 1.2815515655446004  # 90th percentile of the standard normal distribution
+
+
+def poisson(
+    requests: int, rate: float, prompt: Lengths, output: Lengths, *, burstiness: float = 1.0, seed: int = 0
+) -> Trace:
+    """Return synthetic traffic: gamma-distributed gaps between arrivals, as `vllm bench serve` makes them.
+
+    Parameters
+    ----------
+    requests
+        How many.
+    rate
+        Mean arrivals a second.
+    prompt, output
+        Distributions of the lengths.
+    burstiness
+        Shape of the gamma distribution: 1 is a Poisson process, less is burstier, more is steadier. The
+        gaps' coefficient of variation is ``burstiness ** -.5``.
+    seed
+        Of the random numbers.
+
+    Raises
+    ------
+    InputError
+        If a number is not positive.
+    """
+    count, random = positive_int(requests, "requests"), np.random.default_rng(seed)
+    arrival = _arrivals(count, positive(rate, "the rate"), positive(burstiness, "the burstiness"), random)
+    return Trace(arrival, prompt.draw(count, random), output.draw(count, random), name=f"poisson-{rate:g}")
+
+
+def arriving(lengths: Trace, rate: float, *, burstiness: float = 1.0, seed: int = 0) -> Trace:
+    """Return the requests of a trace, their order and lengths kept, with made-up arrivals (see `poisson`)."""
+    random = np.random.default_rng(seed)
+    shape, rate = positive(burstiness, "the burstiness"), positive(rate, "the rate")
+    arrival = _arrivals(lengths.requests, rate, shape, random)
+    return Trace(arrival, lengths.prompt, lengths.output, lengths.name, lengths.prefixes, lengths.notes)
+
+
+def _arrivals(count: int, rate: float, shape: float, random: np.random.Generator) -> NDArray[np.float64]:
+    gaps = random.gamma(shape, 1 / (rate * shape), count)
+    gaps[0] = 0.0
+    return np.cumsum(gaps)

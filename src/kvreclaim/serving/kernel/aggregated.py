@@ -1,0 +1,225 @@
+"""The aggregated path: while no preemption can happen, decodes are a count, a sum and block phases.
+
+Every decode computes one token a step, so all that a step needs of them is how many there are, how many
+tokens they know in all, and how many open a new block now: those whose tokens modulo the block size have come
+round. Finishes lie in a ring by the step that brings them. At most one request is in the middle of its
+prefill, the last one admitted. A step costs some nanoseconds, however many requests run; its times are those
+of the exact path bit by bit.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from kvreclaim.serving.kernel.state import (
+    ARRIVED,
+    BLOCKED,
+    BUSY,
+    FREE,
+    HEAD,
+    NOW,
+    RUNNING,
+    SHORT_STEPS,
+    STEPS,
+    TAIL,
+    TOKENS,
+)
+from kvreclaim.serving.kernel.steps import (
+    ALL_DONE,
+    ROWS_FULL,
+    SHORT,
+    arrive,
+    begin,
+    blocks_for,
+    count_peaks,
+    due,
+    end,
+    first_chunk,
+    fits,
+    next_sample,
+    sample,
+)
+
+# Places in `sums`: decodes, the tokens that they know, the request in the middle of its prefill or -1, and
+# the step modulo the block size.
+_DECODES, _KNOWN, _PARTIAL, _PHASE = range(4)
+
+
+@njit(cache=True, nogil=True)
+def aggregated(requests, limits, costs, state, ring):
+    """Run until all is done, sample rows are full, or blocks lack, which leaves that step to the exact path.
+
+    `ring` is int32, a power of two longer than the longest output, all -1 between calls.
+    """
+    counts, clock, queue = state.counts, state.clock, state.queue
+    arrival, prompt, output = requests.arrival, requests.prompt, requests.output
+    known, computed, held, prefilling = state.known, state.computed, state.held, state.prefilling
+    since, link = state.since, state.link
+    finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
+    block_size = limits.block_size
+    phases = np.zeros(block_size, np.int64)
+    sums = np.zeros(4, np.int64)
+    _enter(requests, limits, state, ring, phases, sums)
+    while True:
+        decodes, partial = sums[_DECODES], sums[_PARTIAL]
+        running = decodes + (partial >= 0)
+        if next_sample(counts, clock) <= clock[NOW]:
+            filled = sums[_KNOWN] - decodes + (computed[partial] if partial >= 0 else 0)
+            if not sample(requests, state, running, filled, 0, 0):
+                _leave(limits, state, ring, sums)
+                return ROWS_FULL
+        if due(counts, clock, arrival):
+            arrive(requests, state, clock[NOW])
+        if running == 0 and counts[HEAD] == counts[TAIL]:
+            if counts[ARRIVED] == arrival.size:
+                _leave(limits, state, ring, sums)
+                return ALL_DONE
+            clock[NOW] = max(clock[NOW], arrival[counts[ARRIVED]])
+            continue
+        # the blocks and tokens of what runs
+        need = phases[sums[_PHASE]]
+        budget = limits.max_tokens - decodes
+        chunk = more = lone = 0
+        kv_tokens = sums[_KNOWN]
+        if partial >= 0 and budget > 0:
+            chunk = min(known[partial] - computed[partial], budget)
+            more = blocks_for(computed[partial] + chunk, block_size) - held[partial]
+            kv_tokens += computed[partial] + chunk
+            lone = 1 if chunk == 1 and computed[partial] >= prompt[partial] else 0
+        if need + more > counts[FREE]:
+            _leave(limits, state, ring, sums)
+            return SHORT
+        counts[FREE] -= need + more
+        budget -= chunk
+        # admissions
+        first, tokens = counts[HEAD], 0
+        while budget > 0 and counts[HEAD] < counts[TAIL] and running < limits.max_seqs:
+            request = queue[counts[HEAD]]
+            chunked = first_chunk(limits, known[request], budget)
+            whole = known[request] if limits.reserve_full_input == 1 else chunked
+            if chunked == 0:
+                break
+            if not fits(limits, counts[FREE], blocks_for(whole, block_size), running):
+                counts[BLOCKED] += 1
+                break
+            tokens = chunked
+            blocks = blocks_for(tokens, block_size)
+            counts[FREE] -= blocks
+            begin(counts, clock, computed, held, prefilling, scheduled, request, 0, blocks)
+            running += 1
+            budget -= tokens
+            kv_tokens += tokens
+        count_peaks(counts, limits.blocks, running)
+        prefill_tokens = limits.max_tokens - budget - decodes - lone
+        seconds = (
+            costs.base
+            + costs.decode * (decodes + lone)
+            + costs.kv_token * kv_tokens
+            + costs.prefill_token * prefill_tokens
+        )
+        clock[NOW] += seconds
+        clock[BUSY] += seconds
+        counts[TOKENS] += limits.max_tokens - budget
+        # decodes that got their last token
+        sums[_KNOWN] += decodes
+        slot = counts[STEPS] & (ring.size - 1)
+        request = ring[slot]
+        while request >= 0:
+            goal = prompt[request] + output[request]
+            sums[_DECODES] -= 1
+            sums[_KNOWN] -= goal
+            phases[(since[request] + 1 - known[request]) % block_size] -= 1
+            counts[FREE] += blocks_for(goal - 1, block_size)
+            end(counts, clock, finish, status, request)
+            request = link[request]
+        ring[slot] = -1
+        counts[STEPS] += 1
+        counts[SHORT_STEPS] += 1
+        sums[_PHASE] += 1
+        if sums[_PHASE] == block_size:
+            sums[_PHASE] = 0
+        # prefills that ended
+        if chunk > 0:
+            held[partial] += more
+            computed[partial] += chunk
+            sums[_PARTIAL] = -1
+        for place in range(first if chunk == 0 else first - 1, counts[HEAD]):
+            request = partial if place < first else queue[place]
+            if place >= first:
+                computed[request] = known[request] if place < counts[HEAD] - 1 else tokens
+            if computed[request] < known[request]:
+                sums[_PARTIAL] = request
+                continue
+            known[request] += 1
+            prefilling[request] = 0
+            if first_token[request] != first_token[request]:
+                first_token[request] = clock[NOW]
+            if known[request] == prompt[request] + output[request]:
+                counts[FREE] += held[request]
+                end(counts, clock, finish, status, request)
+            else:
+                _decode(counts, prompt, output, known, since, link, block_size, ring, phases, sums, request)
+
+
+@njit(inline="always")
+def _decode(counts, prompt, output, known, since, link, block_size, ring, phases, sums, request):
+    """Add a request to the decodes of the steps to come."""
+    step = counts[STEPS]
+    since[request] = step
+    sums[_DECODES] += 1
+    sums[_KNOWN] += known[request]
+    phases[(step + 1 - known[request]) % block_size] += 1
+    slot = (step + prompt[request] + output[request] - known[request] - 1) & (ring.size - 1)
+    link[request] = ring[slot]
+    ring[slot] = request
+
+
+@njit(cache=True, nogil=True)
+def _enter(requests, limits, state, ring, phases, sums):
+    """Sum up the running requests."""
+    sums[_PARTIAL] = -1
+    sums[_PHASE] = state.counts[STEPS] % limits.block_size
+    for place in range(state.counts[RUNNING]):
+        request = state.running[place]
+        if state.prefilling[request] == 1:
+            sums[_PARTIAL] = request
+        else:
+            _decode(
+                state.counts,
+                requests.prompt,
+                requests.output,
+                state.known,
+                state.since,
+                state.link,
+                limits.block_size,
+                ring,
+                phases,
+                sums,
+                request,
+            )
+
+
+@njit(cache=True, nogil=True)
+def _leave(limits, state, ring, sums):
+    """Bring every running request up to date, in the order of the running queue, and empty the ring."""
+    counts = state.counts
+    count = 0
+    for offset in range(ring.size):
+        if count == sums[_DECODES]:
+            break
+        slot = (counts[STEPS] + offset) & (ring.size - 1)
+        request = ring[slot]
+        ring[slot] = -1
+        while request >= 0:
+            state.known[request] += counts[STEPS] - state.since[request]
+            state.computed[request] = state.known[request] - 1
+            state.held[request] = blocks_for(state.computed[request], limits.block_size)
+            state.running[count] = request
+            count += 1
+            request = state.link[request]
+    state.running[:count].sort()  # first come first served: a request runs ahead of those that came later
+    if sums[_PARTIAL] >= 0:
+        state.running[count] = sums[_PARTIAL]
+        count += 1
+    counts[RUNNING] = count

@@ -1,0 +1,41 @@
+"""Both paths of the kernel, each where it is right."""
+
+from __future__ import annotations
+
+from numba import njit
+
+from kvreclaim.serving.kernel.aggregated import aggregated
+from kvreclaim.serving.kernel.exact import exact
+from kvreclaim.serving.kernel.steps import ALL_DONE, ROWS_FULL, SHORT
+
+
+@njit(cache=True, nogil=True)
+def run(requests, limits, costs, rule, blocks, windows, state, ring):
+    """Run until all requests are done (True), or the rows for samples are full (False: pass more, go on).
+
+    Parameters
+    ----------
+    requests, limits, costs, state
+        See `kernel.state`.
+    rule
+        A `Rule`, or None where nothing is evicted.
+    blocks
+        `identity.Blocks` where it matters which block is whose, else None.
+    windows
+        int32 ``[groups]``, the window of each group of layers, 0 where it sees all; None: one group, no
+        window.
+    ring
+        For the aggregated path, see there; empty: the exact path alone.
+    """
+    if rule is not None or blocks is not None or windows is not None:
+        return exact(requests, limits, costs, rule, blocks, windows, state, False) == ALL_DONE
+    if ring.size == 0 or limits.max_seqs > limits.max_tokens:
+        return exact(requests, limits, costs, None, None, None, state, False) == ALL_DONE
+    while True:
+        answer = aggregated(requests, limits, costs, state, ring)
+        if answer == SHORT:
+            answer = exact(requests, limits, costs, None, None, None, state, True)
+        if answer == ALL_DONE:
+            return True
+        if answer == ROWS_FULL:
+            return False

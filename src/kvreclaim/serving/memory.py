@@ -1,0 +1,105 @@
+"""What is particular about a pool: shared prefixes, pages under its blocks, groups of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.errors import InputError
+from kvreclaim.scheduling import NULL_BLOCKS, SchedulerSettings
+from kvreclaim.serving.kernel.identity import Blocks, new_blocks
+from kvreclaim.serving.trace import Trace
+from kvreclaim.validate import non_negative_int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A pool beyond its number of blocks.
+
+    Parameters
+    ----------
+    share_prefixes
+        Find the leading blocks of a prompt by their hashes, as vLLM's prefix caching does: blocks are
+        reference-counted, and a free one keeps its tokens until it is taken again. A block whose tokens
+        are in the pool already is kept, and can't be found itself.
+    page_blocks
+        Blocks of a VMM page, to count the pages held; 0: none. A page is taken only when no partly used one
+        has a free block, and goes back when all its blocks are free; the null block pins the first.
+    group_windows
+        The attention window of each group of layers (None: all tokens), each with a table of its own; empty:
+        one group that sees all.
+
+    Raises
+    ------
+    InputError
+        If a number is negative.
+    """
+
+    share_prefixes: bool = False
+    page_blocks: int = 0
+    group_windows: tuple[int | None, ...] = ()
+
+    def __post_init__(self) -> None:
+        non_negative_int(self.page_blocks, "page_blocks")
+        for window in self.group_windows:
+            if window is not None and window < 1:
+                raise InputError(f"a group's window is {window}: pass tokens, at least 1, or None")
+
+    def check(self, trace: Trace, settings: SchedulerSettings, *, evicting: bool) -> None:
+        """Refuse what can't be simulated together."""
+        if self.group_windows and (evicting or self.share_prefixes or self.page_blocks):
+            raise InputError("groups of layers are simulated without eviction, shared prefixes and pages")
+        if not self.share_prefixes:
+            return
+        if trace.prefixes is None:
+            raise InputError(f"{trace.name}: has no prefix hashes to share; pass a trace of Mooncake's kind")
+        if self.page_blocks:
+            raise InputError("shared prefixes are simulated without pages")
+        if trace.prefixes.block_tokens % settings.block_size:
+            raise InputError(
+                f"{trace.name}: its hashes are of {trace.prefixes.block_tokens} tokens; pass a block size "
+                "that divides them"
+            )
+
+    @property
+    def windows(self) -> NDArray[np.int32] | None:
+        """The groups' windows for the kernel, 0 where a group sees all."""
+        if not self.group_windows:
+            return None
+        return np.array([window or 0 for window in self.group_windows], np.int32)
+
+    def blocks(self, trace: Trace, settings: SchedulerSettings) -> Blocks | None:
+        """Return the blocks as individuals, where it matters which is whose."""
+        if not self.share_prefixes and not self.page_blocks:
+            return None
+        hashes = None
+        if self.share_prefixes and trace.prefixes is not None:
+            per_hash = trace.prefixes.block_tokens // settings.block_size
+            hashes = (trace.prefixes.offsets, trace.prefixes.ids, per_hash)
+        longest = int((trace.prompt.astype(np.int64) + trace.output).max())
+        return new_blocks(
+            settings.blocks,
+            min(settings.max_num_seqs, trace.requests) + 1,
+            min(settings.blocks_for(longest), settings.blocks) + 1,
+            trace.requests,
+            hashes=hashes,
+            per_page=self.page_blocks,
+            null_blocks=NULL_BLOCKS if self.page_blocks else 0,
+        )
+
+    def most_blocks(self, tokens: NDArray[np.int64], settings: SchedulerSettings) -> NDArray[np.int64]:
+        """Return the most blocks that requests of so many tokens hold at once, alone."""
+        whole = -(-tokens // settings.block_size)
+        if not self.group_windows:
+            return whole
+        total = np.zeros_like(whole)
+        for window in self.group_windows:
+            most = whole.max() if window is None else _chunked(window, settings)
+            total += np.minimum(whole, most)
+        return total
+
+
+def _chunked(window: int, settings: SchedulerSettings) -> int:
+    return settings.blocks_for(window - 1 + settings.max_num_batched_tokens) + 1

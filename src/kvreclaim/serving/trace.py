@@ -1,0 +1,118 @@
+"""A trace: when requests arrive, how long their prompts and outputs are, and which prefixes they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.errors import InputError
+from kvreclaim.validate import positive_int
+
+LONGEST = 2**31 - 1  # tokens that a 32-bit count holds
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Hashes of the prompts' blocks: requests with equal leading hashes share the KV of those tokens.
+
+    Parameters
+    ----------
+    block_tokens
+        Tokens that one hash stands for (512 in Mooncake's traces).
+    offsets
+        int64 ``[requests + 1]``: request i has the hashes ``ids[offsets[i]:offsets[i + 1]]``.
+    ids
+        int32: each hash as a small number, from 0.
+    """
+
+    block_tokens: int
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.int32]
+
+    @property
+    def distinct(self) -> int:
+        """How many hashes differ."""
+        return int(self.ids.max()) + 1 if self.ids.size else 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in order of arrival, as arrays of 16 bytes a request.
+
+    Parameters
+    ----------
+    arrival
+        float64 ``[requests]``, seconds from the first, never falling.
+    prompt, output
+        int32 ``[requests]``, tokens, at least 1.
+    name
+        What it is called in tables.
+    prefixes
+        Hashes of the prompts' blocks, where the trace has them.
+    notes
+        What its reader has to say: rows left out, long gaps.
+
+    Raises
+    ------
+    InputError
+        If the arrays differ in length, are empty, or hold what no request can be.
+    """
+
+    arrival: NDArray[np.float64]
+    prompt: NDArray[np.int32]
+    output: NDArray[np.int32]
+    name: str = "trace"
+    prefixes: Prefixes | None = None
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field, dtype in (("arrival", np.float64), ("prompt", np.int32), ("output", np.int32)):
+            object.__setattr__(self, field, _column(getattr(self, field), field, np.dtype(dtype)))
+        if len({self.arrival.size, self.prompt.size, self.output.size}) != 1 or not self.arrival.size:
+            raise InputError(f"{self.name}: pass arrivals, prompts and outputs of one length, at least 1")
+        if not np.isfinite(self.arrival).all() or self.arrival[0] < 0 or (np.diff(self.arrival) < 0).any():
+            raise InputError(f"{self.name}: arrivals must be finite seconds from 0 on, in order")
+        if min(self.prompt.min(), self.output.min()) < 1:
+            raise InputError(f"{self.name}: prompts and outputs need at least one token each")
+
+    @property
+    def requests(self) -> int:
+        """How many requests."""
+        return self.arrival.size
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self.arrival[-1] - self.arrival[0])
+
+    def head(self, requests: int) -> Trace:
+        """Return the first requests."""
+        count = min(positive_int(requests, "requests"), self.requests)
+        prefixes = self.prefixes
+        if prefixes is not None:
+            offsets = prefixes.offsets[: count + 1]
+            prefixes = Prefixes(prefixes.block_tokens, offsets, prefixes.ids[: offsets[-1]])
+        return replace(
+            self,
+            arrival=self.arrival[:count],
+            prompt=self.prompt[:count],
+            output=self.output[:count],
+            prefixes=prefixes,
+        )
+
+    def faster(self, times: float) -> Trace:
+        """Return the same requests arriving so many times as fast."""
+        if not 0 < times < np.inf:
+            raise InputError(f"the load is {times}: pass a finite number greater than 0")
+        return replace(self, arrival=self.arrival / times)
+
+
+def _column(values: object, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    array = np.asarray(values)
+    if array.ndim != 1 or array.dtype.kind not in "iuf":
+        raise InputError(f"{name}: pass one number for each request")
+    if dtype.kind == "i" and array.size and not (array.min() >= 0 and array.max() <= LONGEST):
+        raise InputError(f"{name}: pass whole tokens from 1 to {LONGEST}")
+    return np.ascontiguousarray(array, dtype)
