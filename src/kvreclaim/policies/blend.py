@@ -42,10 +42,8 @@ class Blend(JointPolicy):
         def keep(budget: int) -> BoolArray:
             packed = round(self.beta * (budget // tables.block_size)) * tables.block_size
             in_place = max(budget - packed, always)
-            kept, surplus = tables.first_to_go(order, in_place)
-            live = tables.by_token(kept)
-            tables.trim(live, order, surplus)
-            return _packed(tables, tables.spread(live), budget - in_place)
+            live = tables.spread(tables.keep_blocks(order, in_place))
+            return _packed(tables, live, budget - in_place)
 
         return keep
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kvreclaim.policies.base import BoolArray, Selector
+from kvreclaim.policies.base import Selector
 from kvreclaim.policies.joint import JointPolicy, JointScores
 
 
@@ -25,11 +25,4 @@ class BlockJoint(JointPolicy):
 
     def _by_table(self, tables: JointScores, /) -> Selector:
         order = tables.block_order()
-
-        def keep(budget: int) -> BoolArray:
-            kept, surplus = tables.first_to_go(order, budget)
-            live = tables.by_token(kept)
-            tables.trim(live, order, surplus)
-            return tables.spread(live)
-
-        return keep
+        return lambda budget: tables.spread(tables.keep_blocks(order, budget))

@@ -147,33 +147,30 @@ class JointScores:
         """Repeat ``[..., blocks]`` for the tokens of each block: ``[..., tokens]``."""
         return np.repeat(per_block, self.block_size, axis=-1)[..., : self.tokens]
 
-    def first_to_go(self, order: NDArray[np.intp], budget: int) -> tuple[BoolArray, NDArray[np.int64]]:
-        """Evict whole blocks in order while no more than the budget asks for go.
+    def order_of(self, values: Values) -> NDArray[np.intp]:
+        """Return the blocks of a table in the order of their mean of ``values``, ``[heads, tokens]``."""
+        starts = np.arange(self.blocks) * self.block_size
+        means = np.add.reduceat(values.sum(axis=0), starts) / self.lengths
+        return eviction_order(np.where(self.stays, np.inf, means))
 
-        Returns
-        -------
-        kept
-            bool ``[tables, blocks]``.
-        surplus
-            ``[tables]``: tokens kept above the budget, fewer than the next block to go has.
+    def keep_blocks(self, order: NDArray[np.intp], budget: int) -> BoolArray:
+        """Evict blocks in an order, ``[tables, blocks]``, down to a budget: bool ``[tables, tokens]``.
+
+        What is left of the evictions, fewer tokens than a block, takes the lowest tokens of the next block.
+        They free none wherever they lie; there they open the block that goes next, so that evictions at
+        rising ratios are nested.
         """
         leaves = np.cumsum(self.lengths[order], axis=1) <= self.tokens - budget
         kept = np.empty(order.shape, np.bool_)
         np.put_along_axis(kept, order, ~leaves, axis=1)
-        return kept, kept @ self.lengths - budget
-
-    def trim(self, live: BoolArray, order: NDArray[np.intp], surplus: NDArray[np.int64]) -> None:
-        """Mark dead in ``live``, ``[tables, tokens]``, the surplus, the lowest of the next block to go.
-
-        Fewer than a block, they free none wherever they lie. Here they open the block that goes next, so that
-        evictions at rising ratios are nested.
-        """
+        live, surplus = self.by_token(kept), kept @ self.lengths - budget
         if surplus.any():
             joint = self._joined(self.scores, self.by_token(self.stays))
             for row, scores, places, count in zip(live, joint, order, surplus, strict=True):
                 start = next(block for block in places * self.block_size if row[block])
                 tokens = scores[start : start + self.block_size]
                 row[start + eviction_order(tokens)[:count]] = False
+        return live
 
     def spread(self, per_table: BoolArray) -> BoolArray:
         """Give what was decided by table, ``[tables, tokens]``, to its heads: ``[layers, heads, tokens]``."""
@@ -200,7 +197,8 @@ class JointScores:
         starts = np.arange(self.blocks) * self.block_size
         if self._policy.tokens == "mean":
             sums: Values = np.add.reduceat(self.scores, starts, axis=1, dtype=np.float64)
-            return sums / self.lengths
+            means: Values = sums / self.lengths
+            return means
         if self._policy.tokens == "max":
             highest: Values = np.maximum.reduceat(self.scores, starts, axis=1)
             return highest
@@ -209,5 +207,5 @@ class JointScores:
         padded[:, : self.tokens] = self.scores
         best = np.partition(padded.reshape(*padded.shape[:1], self.blocks, -1), -top, axis=-1)[..., -top:]
         there = np.isfinite(best)  # a partial last block may have fewer
-        means: Values = np.sum(best, axis=-1, where=there, dtype=np.float64) / there.sum(axis=-1)
-        return means
+        top_means: Values = np.sum(best, axis=-1, where=there, dtype=np.float64) / there.sum(axis=-1)
+        return top_means
