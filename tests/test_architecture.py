@@ -23,6 +23,7 @@ CORE = [
         "keep",
         "layout",
         "occupancy",
+        "effective",
         "histogram",
     ),
     *("compaction", "census", "ledger_view", "ledger", "blockmap", "audits", "pool", "bounds"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF, Reference
 from kvreclaim.capture.measure.cells import Cell, sweep_cell
+from kvreclaim.capture.measure.effective import attended
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.settings import Settings
 from kvreclaim.capture.presses import make
@@ -66,7 +67,7 @@ def check_policies(policies: Sequence[str], ratios: Sequence[float], context: in
     """
     for ratio in ratios:
         for policy in policies:
-            make(policy, ratio, context)
+            make(attended(policy).press, ratio, context)
 
 
 def target_of(settings: Settings) -> Reference | float | None:
