@@ -147,12 +147,6 @@ class JointScores:
         """Repeat ``[..., blocks]`` for the tokens of each block: ``[..., tokens]``."""
         return np.repeat(per_block, self.block_size, axis=-1)[..., : self.tokens]
 
-    def order_of(self, values: Values) -> NDArray[np.intp]:
-        """Return the blocks of a table in the order of their mean of ``values``, ``[heads, tokens]``."""
-        starts = np.arange(self.blocks) * self.block_size
-        means = np.add.reduceat(values.sum(axis=0), starts) / self.lengths
-        return eviction_order(np.where(self.stays, np.inf, means))
-
     def keep_blocks(self, order: NDArray[np.intp], budget: int) -> BoolArray:
         """Evict blocks in an order, ``[tables, blocks]``, down to a budget: bool ``[tables, tokens]``.
 

@@ -175,7 +175,7 @@ class BlockSwapPress(JointPress):
         KV pairs that may be copied, as a share of all.
     """
 
-    copies: float = 0.03
+    copies: float = 0.025
     kind: ClassVar[type[Policy]] = BlockSwap
 
 
