@@ -33,8 +33,9 @@ ROOMS = {
     "policies": {*CORE, "scores"},
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
+    "advise": {*CORE, "scores", "policies", "capture"},
     "report": {"errors", "version", "validate", "results"},
-    "cli": {*CORE, "scores", "policies", "study", "capture", "report"},
+    "cli": {*CORE, "scores", "policies", "study", "capture", "advise", "report"},
     "__main__": {"cli"},
 }
 TENSORS = {

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from kvreclaim.cli.advise import advise_command
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
 from kvreclaim.cli.measure import measure_command
@@ -36,6 +37,7 @@ app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
+app.command("advise")(advise_command)
 app.command("page")(page_command)
 
 

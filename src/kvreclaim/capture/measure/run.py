@@ -11,7 +11,6 @@ from typing import Any, SupportsIndex
 import torch
 
 from kvreclaim.capture import models
-from kvreclaim.capture.inside.attention_layers import geometry_of
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.matched.ledger import MatchedRow
 from kvreclaim.capture.measure.cells import Cells
@@ -29,9 +28,7 @@ from kvreclaim.capture.measure.tables import (
 )
 from kvreclaim.capture.measure.work import cells_left
 from kvreclaim.capture.measure.workers import measure_here, measure_in_processes
-from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry
-from kvreclaim.layout import model as known_geometry
 from kvreclaim.results import SCHEMA, ResultsFolder
 from kvreclaim.validate import positive_int
 
@@ -104,7 +101,7 @@ def measure(
     check_prompt(model, torch.zeros(1, settings.context), settings.next_tokens)
     prompts = cut_prompts(texts, tokenizer, settings.prompts, settings.context, settings.next_tokens)
     plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings))
-    geometry = _geometry(settings.model, model)
+    geometry = models.served_geometry(settings.model, model)
     folder.begin_run(COMMAND, _parameters(settings, plan, geometry), kinds=["measured"], packages=PACKAGES)
     missing = cells_left(plan, Cells(folder))
     report = _Counted(missing, progress)
@@ -137,14 +134,6 @@ def _parameters(settings: Settings, plan: Plan, geometry: KVGeometry) -> dict[st
         "geometry": asdict(geometry),
         "prompt_texts": [prompt.described() for prompt in plan.prompts],
     }
-
-
-def _geometry(name: str, model: Any) -> KVGeometry:
-    """Return a known model's geometry, in the type that it is served in, else the one of its config."""
-    try:
-        return known_geometry(name)
-    except InputError:
-        return geometry_of(model.config)
 
 
 def _write_tables(settings: Settings, plan: Plan, folder: ResultsFolder, geometry: KVGeometry) -> Measurement:

@@ -59,7 +59,9 @@ def quantised(cache: DynamicCache, number_format: str) -> DynamicCache:
     rounded = _FORMATS[number_format]
     copy = DynamicCache()
     for index, layer in enumerate(cache.layers):
-        copy.update(rounded(layer.keys), rounded(layer.values), index)
+        keys, values = layer.keys, layer.values
+        if keys is not None and values is not None:
+            copy.update(rounded(keys), rounded(values), index)
     return copy
 
 
