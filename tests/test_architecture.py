@@ -34,7 +34,7 @@ ROOMS = {
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
     "advise": {*CORE, "scores", "policies", "capture"},
-    "report": {"errors", "version", "validate", "results"},
+    "report": {"errors", "version", "validate", "results", "layout"},
     "cli": {*CORE, "scores", "policies", "study", "capture", "advise", "report"},
     "__main__": {"cli"},
 }

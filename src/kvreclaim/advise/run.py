@@ -74,7 +74,7 @@ def advise(
     plan = Plan(settings.model, policies, (settings.ratio,), prompts, target=None)
     geometry = models.served_geometry(settings.model, model)
     folder.begin_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)
-    _measure(plan, folder, model, workers, progress)
+    _measure(plan, folder, model, tokenizer, workers, progress)
     losses = Losses(plan, folder, model, tokenizer, settings)
     with one_thread():
         continuation = continuation_losses(losses)
@@ -92,7 +92,9 @@ def advise(
     return advice
 
 
-def _measure(plan: Plan, folder: ResultsFolder, model: Any, workers: int, progress: Progress) -> None:
+def _measure(
+    plan: Plan, folder: ResultsFolder, model: Any, tokenizer: Any, workers: int, progress: Progress
+) -> None:
     missing, done = cells_left(plan, Cells(folder)), 0
 
     def advance() -> None:
@@ -102,7 +104,7 @@ def _measure(plan: Plan, folder: ResultsFolder, model: Any, workers: int, progre
 
     progress(0, missing)
     if missing and workers == 1:
-        measure_here(plan, folder, model, advance)
+        measure_here(plan, folder, model, tokenizer, advance)
     elif missing:
         measure_in_processes(plan, folder, workers, advance)
 

@@ -115,9 +115,10 @@ def _matched_caption(rows: Sequence[MatchedPromptRow], settings: Settings) -> st
     off = f" Their KL is {min(inside):.2f} to {max(inside):.2f} times the target." if inside else ""
     return (
         f"Medians over {settings.prompts} prompts, of masks made again at the ratio that matches.{off} "
-        f"Packed, moved, admitted: shared tables. Admitted: requests of {settings.request_tokens} tokens "
-        "into what is free of 512 blocks. Inside: prompts whose ratio lies inside the sweep; that of others "
-        "is a bound, the true one higher (>) or lower (<)."
+        "Packed, moved, admitted: shared tables. Moved: of one prompt's cache, as the model is served. "
+        f"Admitted: requests of {settings.request_tokens} tokens into what is free of 512 blocks. Inside: "
+        "prompts whose ratio lies inside the sweep; that of others is a bound, the true one higher (>) or "
+        "lower (<)."
     )
 
 
