@@ -29,6 +29,7 @@ FIGURES = [
     "measured-needles",
     "measured-saving",
     "measured-block-size",
+    "advice-tradeoff",
 ]
 
 

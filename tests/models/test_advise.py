@@ -41,9 +41,8 @@ def test_every_candidate_and_format_has_a_row(tiny, advised):
     assert {row.candidate for row in advice.rows} == {*candidates(settings(tiny)), "fp8", "int8"}
     assert [row.loss for row in advice.rows] == sorted(row.loss for row in advice.rows)
     assert json.loads((out / "advice.json").read_text())["rows"][0]["candidate"] == advice.rows[0].candidate
-    assert {"advice.csv", "advice.json", "run.json", "cells", "masks", "losses"} == {
-        file.name for file in out.iterdir()
-    }
+    files = {"advice.csv", "advice.json", "interactive_data.json", "run.json", "cells", "masks", "losses"}
+    assert {file.name for file in out.iterdir()} == files
 
 
 def test_rows_are_the_audit_of_the_saved_masks(tiny, advised):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from os import PathLike
@@ -17,13 +18,14 @@ from kvreclaim.advise.settings import CONTINUATION, RETRIEVAL, AdviceSettings, c
 from kvreclaim.capture import models
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.measure.cells import Cells
+from kvreclaim.capture.measure.maps import block_maps
 from kvreclaim.capture.measure.plan import Plan, check_policies
 from kvreclaim.capture.measure.prompts import cut_prompts, read_texts, topics_text
 from kvreclaim.capture.measure.run import PACKAGES
 from kvreclaim.capture.measure.tables import csv_of
 from kvreclaim.capture.measure.work import cells_left, one_thread
 from kvreclaim.capture.measure.workers import measure_here, measure_in_processes
-from kvreclaim.results import ResultsFolder, as_json
+from kvreclaim.results import SCHEMA, ResultsFolder, as_json
 from kvreclaim.validate import positive_int
 
 COMMAND = "advise"
@@ -41,8 +43,8 @@ def advise(
     """Measure candidates on a model and text, and recommend one.
 
     Every candidate evicts to the same ratio. Eight-bit caches stand beside them. The folder gets ``masks/``,
-    ``cells/``, ``losses/``, ``advice.csv``, ``advice.json`` and ``run.json``; the same call goes on where it
-    was interrupted.
+    ``cells/``, ``losses/``, ``advice.csv``, ``advice.json``, ``interactive_data.json`` and ``run.json``; the
+    same call goes on where it was interrupted.
 
     Parameters
     ----------
@@ -89,6 +91,8 @@ def advise(
     advice = Advice(_marked(rows, pareto_set(options), choice), choice)
     folder.write("advice.csv", csv_of(AdviceRow, advice.rows))
     folder.write("advice.json", as_json(advice.to_dict()))
+    maps = {"schema": SCHEMA, "block_maps": block_maps(plan, Cells(folder), settings.block_size)}
+    folder.write("interactive_data.json", json.dumps(maps, separators=(",", ":"), allow_nan=False) + "\n")
     return advice
 
 

@@ -108,6 +108,24 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "retained": pl.Float64,
         "needle_retained": pl.Float64,
     },
+    "advice.csv": {
+        "candidate": pl.String,
+        "policy": pl.String,
+        "parameters": pl.String,
+        "ratio": pl.Float64,
+        "block_tables": pl.String,
+        "physical_reclaim": pl.Float64,
+        "moved_fraction": pl.Float64,
+        "kl": pl.Float64,
+        "kl_ratio_to_snapkv": pl.Float64,
+        "top1": pl.Float64,
+        "needle": pl.Float64,
+        "loss": pl.Float64,
+        "admitted": pl.Int64,
+        "gib": pl.Float64,
+        "pareto": pl.Boolean,
+        "recommended": pl.Boolean,
+    },
 }
 
 
@@ -181,6 +199,17 @@ class Folder:
             When the file is missing or is not such an object.
         """
         return self._read_json("interactive_data.json")
+
+    @cached_property
+    def advice(self) -> dict[str, Any]:
+        """The object in ``advice.json``.
+
+        Raises
+        ------
+        InputError
+            When the file is missing or is not such an object.
+        """
+        return self._read_json("advice.json")
 
     @cached_property
     def block_maps(self) -> tuple[dict[str, Any], ...]:

@@ -14,6 +14,7 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Notes, Section
 from kvreclaim.report.sections import (
     admission,
+    advice,
     blocks,
     bound,
     compaction,
@@ -54,6 +55,7 @@ PARTS: tuple[Part, ...] = (
     Part("reproduce", admission.build, admission.EXPERIMENTS),
     Part("audit", masks.build),
     Part("measure", measured.build),
+    Part("advise", advice.build),
     Part("reproduce", published.build),
 )
 
