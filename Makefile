@@ -1,6 +1,7 @@
 # make report   reproduce the study, audit the real keep masks, write the page: report/index.html
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
 # make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
+# make remedy   measure the policies that free whole blocks on ten other prompts: remedy/
 # make record   keep the small tables of the evidence in results/
 # make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
@@ -15,6 +16,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last-queries \
+    block-swap:last-queries block-swap:copies=0.01:last-queries blend:last-queries
 RECORDED := run.json measured.csv matched.csv matched_prompts.csv needles.csv interactive_data.json
 
 VLLM_VENV := .venv-vllm
@@ -23,7 +26,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 # A cap on torch set for pip is lifted.
 INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 
-.PHONY: report evidence needles record test bench lint test-vllm test-vllm-full bench-vllm
+.PHONY: report evidence needles remedy record test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -34,6 +37,11 @@ evidence: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --out evidence
 	$(BIN)/kvreclaim page evidence --out evidence/index.html
+
+remedy: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --text python:docstrings --prompts 10 --block-size 16 \
+	    --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy
 
 needles: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim models fetch smollm2-135m

@@ -11,7 +11,7 @@ import polars as pl
 
 from kvreclaim import KeepMask
 from kvreclaim.blockmap import block_map, block_map_frame
-from kvreclaim.report.folder import COLUMNS
+from kvreclaim.report.columns import COLUMNS
 
 RATIOS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 BLOCK_SIZES = (16, 8, 32, 64)

@@ -69,3 +69,10 @@ def test_calibrate_copy():
 
 def test_reproduce():
     assert {field.name for field in fields(Judged)} == keys_of("## `reproduce`")
+
+
+def test_advise():
+    pytest.importorskip("torch", reason="needs the extra: pip install 'kvreclaim[models]'")
+    from kvreclaim.advise.rows import AdviceRow
+
+    assert {field.name for field in fields(AdviceRow)} == keys_of("## `advise`")

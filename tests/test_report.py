@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import advice_tables
 import measured_tables
 import observed_tables
 import polars as pl
@@ -50,8 +51,13 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(study: Path, audit: Path, measured: Path, observed: Path) -> dict[str, Section]:
-    folders = [Folder(observed), Folder(measured), Folder(audit), Folder(study)]
+def advice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return advice_tables.write_advice(tmp_path_factory.mktemp("advice"))
+
+
+@pytest.fixture(scope="module")
+def built(study: Path, audit: Path, measured: Path, observed: Path, advice: Path) -> dict[str, Section]:
+    folders = [Folder(advice), Folder(observed), Folder(measured), Folder(audit), Folder(study)]
     return {section.id: section for section in sections(folders)}
 
 
@@ -82,6 +88,7 @@ def test_sections_follow_the_order_of_the_post_whatever_the_order_of_the_folders
         "masks",
         "measured",
         "observed",
+        "advice",
         "published",
     ]
     assert list(built) == order

@@ -31,6 +31,7 @@ FIGURES = [
     "measured-block-size",
     "observed-free",
     "observed-running",
+    "advice-tradeoff",
 ]
 
 

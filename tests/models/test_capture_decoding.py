@@ -153,7 +153,7 @@ def test_the_model_is_left_as_it_was():
         (
             "snapkv",
             8,
-            "no press 'snapkv' that evicts while decoding: pass one of decoding:PRESS, h2o, streaming-llm",
+            "no press 'snapkv' that evicts while decoding: pass one of decoding:PRESS, h2o, paged-eviction, ",
         ),
         ("decoding", 8, "decoding wraps a press"),
         ("decoding:adakv:knorm", 8, "decoding takes no adakv"),

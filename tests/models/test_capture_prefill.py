@@ -17,11 +17,15 @@ from small_models import (
 from kvreclaim import InputError
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make, names
+from kvreclaim.capture.presses.calibration import calibrate
 from kvreclaim.capture.record import record
 
 TOKENS = 96
 SETTINGS = {  # what the tiny models and the short prompt need, and what a wrapper wraps
     "adakv:PRESS": "adakv:knorm",
+    "blend:PRESS": "blend:recent=16:knorm",
+    "block-joint:PRESS": "block-joint:recent=16:knorm",
+    "block-swap:PRESS": "block-swap:recent=16:knorm",
     "block-wise": "block-wise:window_size=8",
     "block:PRESS": "block:block_size=16:keydiff",
     "chunk:PRESS": "chunk:chunk_length=32:knorm",
@@ -35,11 +39,14 @@ SETTINGS = {  # what the tiny models and the short prompt need, and what a wrapp
     "lagkv": "lagkv:lag_size=16",
     "leverage-score": "leverage-score:sketch_dimension=4",
     "lowest-importance": "lowest-importance:window_size=8",
+    "minimum-loss": "minimum-loss:window_size=8",
     "per-layer:PRESS": "per-layer:knorm",
     "pyramidkv": "pyramidkv:window_size=4:beta=4",
     "reclaimability-aware": "reclaimability-aware:window_size=8",
     "simlayerkv": "simlayerkv:lazy_threshold=0.5",
     "snapkv": "snapkv:window_size=8",
+    "token-joint:PRESS": "token-joint:recent=16:knorm",
+    "triattention": "triattention:recent=16",
 }
 NEEDS_A_TOKENIZER = {"kvzip", "kvgrad"}
 NEEDS_FILES = {"expected-attention-stats"}
@@ -54,6 +61,7 @@ def presses(ratio=0.5, chosen=NAMES):
 
 @pytest.fixture(scope="module")
 def captured():
+    calibrate(tiny_llama(), random_ids(64, seed=5))
     return capture(tiny_llama(), presses(), random_ids(TOKENS))
 
 

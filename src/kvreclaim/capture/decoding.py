@@ -143,11 +143,19 @@ class _Recorder:
             seeded(self._seed, self.step * len(self._modules) + index, layer.keys.device),
         ):
             self._press.forward_hook(module, args, kwargs, output)
-        if history.unchanged(layer.keys.shape[2]) and module.masked_key_indices is marked:
+        self._settle(index, layer, module.masked_key_indices is not marked)
+        for earlier in range(index):  # a press that decides for all layers at once cuts those as well
+            if self._histories[earlier].evicted_at.numel():
+                self._settle(earlier, kwargs["past_key_values"].layers[earlier], marks_changed=False)
+
+    def _settle(self, index: int, layer: Any, marks_changed: bool) -> None:
+        """Take down what the press left of a layer, if that changed."""
+        history = self._histories[index]
+        if history.unchanged(layer.keys.shape[2]) and not marks_changed:
             return
         with named_errors(self._name):
             left = rows_of(layer.keys, layer.values)
-            history.settle(left, living_rows(module, left), self.step)
+            history.settle(left, living_rows(self._modules[index], left), self.step)
 
     def evicted_at(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Return int32 ``[layers, kv_heads, tokens]``; layers that the press is kept from evict nothing."""

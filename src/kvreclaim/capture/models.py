@@ -18,8 +18,10 @@ from kvreclaim.capture.fetch.store import fetch, is_fetched, models_folder
 from kvreclaim.capture.inside.attention_layers import attention_layers, geometry_of
 from kvreclaim.capture.inside.quiet import quiet_transformers
 from kvreclaim.errors import InputError
+from kvreclaim.layout import KVGeometry
+from kvreclaim.layout import model as known_geometry
 
-__all__ = ["fetch", "load"]
+__all__ = ["fetch", "load", "served_geometry"]
 
 # What transformers raises for a directory that is incomplete, damaged or not a model.
 _BROKEN = (
@@ -68,6 +70,14 @@ def load(
         tokenizer = _tokenizer(source, name)
     attention_layers(model)
     return model.eval().to(device), tokenizer
+
+
+def served_geometry(name_or_path: str | PathLike[str], model: Any) -> KVGeometry:
+    """Return a known model's KV geometry, in the type that it is served in, else that of its config."""
+    try:
+        return known_geometry(name_or_path)
+    except InputError:
+        return geometry_of(model.config)
 
 
 def _source(name: str) -> str:

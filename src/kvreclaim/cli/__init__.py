@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from kvreclaim.cli.advise import advise_command
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
 from kvreclaim.cli.calibrate import calibrate_app
@@ -48,6 +49,7 @@ app.add_typer(calibrate_app, name="calibrate")
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)
 app.command("sweep")(sweep_command)
+app.command("advise")(advise_command)
 app.command("page")(page_command)
 
 

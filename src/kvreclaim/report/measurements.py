@@ -11,7 +11,8 @@ import polars as pl
 
 from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry
-from kvreclaim.report.folder import COLUMNS, Folder
+from kvreclaim.report.columns import COLUMNS
+from kvreclaim.report.folder import Folder
 
 TABLES = {"shared": "One shared table", "per_layer": "One table per layer", "per_head": "One table per head"}
 REMEDIES = {"zero_copy": "at-eviction", "compaction": "after-compaction", "packing": "by-packing"}

@@ -14,6 +14,7 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Notes, Section
 from kvreclaim.report.sections import (
     admission,
+    advice,
     blocks,
     bound,
     compaction,
@@ -62,6 +63,7 @@ PARTS: tuple[Part, ...] = (
     Part("observe", observed.build),
     Part("simulate", traffic.build),
     Part("plan", traffic.build),
+    Part("advise", advice.build),
     Part("reproduce", published.build),
 )
 

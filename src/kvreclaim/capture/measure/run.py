@@ -9,7 +9,6 @@ from os import PathLike
 from typing import Any, SupportsIndex
 
 from kvreclaim.capture import models
-from kvreclaim.capture.inside.attention_layers import geometry_of
 from kvreclaim.capture.inside.checks import check_length
 from kvreclaim.capture.matched.ledger import MatchedRow
 from kvreclaim.capture.measure.cells import CELLS, Cells
@@ -36,9 +35,7 @@ from kvreclaim.capture.measure.tables import (
 )
 from kvreclaim.capture.measure.work import cells_left
 from kvreclaim.capture.measure.workers import measure_here, measure_in_processes
-from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry
-from kvreclaim.layout import model as known_geometry
 from kvreclaim.results import SCHEMA, ResultsFolder
 from kvreclaim.validate import positive_int
 
@@ -122,7 +119,7 @@ def measure(
     if settings.needles is not None:
         needles = needle_plan(settings.needles, settings.policies, texts, model, tokenizer)
     plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings), needles)
-    geometry = _geometry(settings.model, model)
+    geometry = models.served_geometry(settings.model, model)
     parameters = _parameters(settings, plan, geometry)
     if any((folder.path / part).exists() for part in (CELLS, NEEDLES)):
         folder.begin_run(COMMAND, parameters, kinds=["measured"], packages=PACKAGES, replaceable=["needles"])
@@ -161,14 +158,6 @@ def _parameters(settings: Settings, plan: Plan, geometry: KVGeometry) -> dict[st
         "geometry": asdict(geometry),
         "prompt_texts": [prompt.described() for prompt in plan.prompts],
     }
-
-
-def _geometry(name: str, model: Any) -> KVGeometry:
-    """Return a known model's geometry, in the type that it is served in, else the one of its config."""
-    try:
-        return known_geometry(name)
-    except InputError:
-        return geometry_of(model.config)
 
 
 def _write_tables(settings: Settings, plan: Plan, folder: ResultsFolder, geometry: KVGeometry) -> Measurement:

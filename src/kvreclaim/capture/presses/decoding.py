@@ -15,13 +15,15 @@ from torch import Tensor
 from kvreclaim.capture.inside.queries import latest_queries
 from kvreclaim.capture.inside.quiet import quiet_kvpress
 from kvreclaim.capture.presses.grammar import NamedPress, parse
+from kvreclaim.capture.presses.joint_press import rows_at
 from kvreclaim.capture.presses.maker import Maker
-from kvreclaim.capture.presses.policy_press import rows_at, scaling_of
+from kvreclaim.capture.presses.own_scorers import scaling_of
+from kvreclaim.capture.presses.paged_eviction import PagedEvictionDecodingPress
 from kvreclaim.errors import InputError
 from kvreclaim.scores.attention import HeavyHitters
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
-NAMES = ("decoding:PRESS", "h2o", "streaming-llm")
+NAMES = ("decoding:PRESS", "h2o", "paged-eviction", "streaming-llm")
 INTERVAL = 64
 """Steps between evictions of ``decoding``: kvpress's own default, 512, exceeds most generations here."""
 
@@ -106,8 +108,8 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     Parameters
     ----------
     text
-        ``h2o``, ``streaming-llm``, or ``decoding:PRESS`` for kvpress's DecodingPress on one of its scorers;
-        with parameters, as `kvreclaim.capture.presses.grammar` says.
+        ``h2o``, ``paged-eviction``, ``streaming-llm``, or ``decoding:PRESS`` for kvpress's DecodingPress on a
+        scorer; with parameters, as `kvreclaim.capture.presses.grammar` says.
     target_size
         KV pairs kept per layer and head.
 
@@ -136,4 +138,8 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     return press
 
 
-_OWN: dict[str, Any] = {"h2o": H2ODecodingPress, "streaming-llm": RollingWindowPress}
+_OWN: dict[str, Any] = {
+    "h2o": H2ODecodingPress,
+    "paged-eviction": PagedEvictionDecodingPress,
+    "streaming-llm": RollingWindowPress,
+}

@@ -25,7 +25,7 @@ Rest = Sequence[NamedPress]
 
 _WINDOW = {field.name: field.default for field in fields(WindowAttention)}
 _LAYOUT = {"block_size": 16, "block_tables": "shared"}
-_BY_BLOCK = ("block-wise", "reclaimability-aware")
+_BY_BLOCK = ("block-wise", "minimum-loss", "reclaimability-aware")
 _BY_POSITION = ("random", "streaming-llm")
 
 

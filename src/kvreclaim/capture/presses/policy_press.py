@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from kvpress import BasePress
-from kvpress.presses.base_press import is_prefilling
 from kvpress.utils import compute_n_kept
 from torch import Tensor
 
-from kvreclaim.capture.inside.attention_layers import evictable
 from kvreclaim.capture.inside.queries import latest_queries, observed_queries
+from kvreclaim.capture.presses.joint_press import TwoPassPress, rows_at
+from kvreclaim.capture.presses.own_scorers import scaling_of
 from kvreclaim.errors import InputError
 from kvreclaim.layout import BlockLayout
 from kvreclaim.policies import Policy
@@ -71,11 +70,8 @@ class AttentionPress(BasePress):  # a press that sees the queries
 
 
 @dataclass
-class PolicyPress(AttentionPress):
+class PolicyPress(AttentionPress, TwoPassPress):
     """Evicts what a policy does not select, once the last layer is scored.
-
-    A policy for shared block tables decides for all layers together, so nothing is evicted before. It keeps
-    int(tokens * (1 - compression_ratio)) KV pairs per layer and head, as kvpress's own presses do.
 
     Parameters
     ----------
@@ -93,33 +89,13 @@ class PolicyPress(AttentionPress):
     policy: Policy | None = None
     scorer: Scorer | None = None
     layout: BlockLayout | None = None
-    _scores: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
-    _model: Any = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, Policy):
             raise InputError("a PolicyPress needs a policy: pass one of kvreclaim.policies")
 
-    def post_init_from_model(self, model: Any) -> None:
-        """Keep the model, whose layers tell which are evicted from."""
-        self._model = model
-
-    def forward_hook(self, module: Any, _: Any, kwargs: dict[str, Any], output: Any) -> Any:
-        """Score the layer; after the last one, evict from all."""
-        tokens = kwargs["hidden_states"].shape[1]
-        if not is_prefilling(kwargs["cache_position"], tokens):
-            return output
-        pressed = [layer for layer, evicts in enumerate(evictable(self._model, tokens)) if evicts]
-        if module.layer_idx in pressed:
-            if module.layer_idx == pressed[0]:
-                self._scores.clear()
-            cache = kwargs["past_key_values"]
-            self._scores[module.layer_idx] = self._layer_scores(module, cache, kwargs.get(SHARED_SCORES))
-            if module.layer_idx == pressed[-1]:
-                self._evict(cache, tokens)
-        return output
-
-    def _layer_scores(self, module: Any, cache: Any, shared: dict[Any, Tensor] | None) -> Tensor:
+    def _layer_scores(self, module: Any, cache: Any, kwargs: dict[str, Any], _: Any) -> Tensor:
+        shared: dict[Any, Tensor] | None = kwargs.get(SHARED_SCORES)
         keys = cache.layers[module.layer_idx].keys[0]
         if self.scorer is None:
             return torch.zeros(keys.shape[:2])
@@ -130,16 +106,9 @@ class PolicyPress(AttentionPress):
             shared[self.scorer] = scores
         return shared[self.scorer]
 
-    def _evict(self, cache: Any, tokens: int) -> None:
+    def _select(self, scores: Any, budget: int) -> Any:
         assert self.policy is not None  # noqa: S101  # __post_init__
-        scores = np.stack([self._scores[layer].numpy() for layer in sorted(self._scores)])
-        budget = compute_n_kept(tokens, self.compression_ratio)
-        mask = self.policy.select(scores, budget, self.layout).array
-        for layer, keep in zip(sorted(self._scores), mask, strict=True):
-            kept = np.nonzero(keep)[1].reshape(len(keep), -1)
-            hold = cache.layers[layer]
-            hold.keys, hold.values = rows_at(hold.keys, kept), rows_at(hold.values, kept)
-        self._scores.clear()
+        return self.policy.select(scores, budget, self.layout).array
 
 
 @dataclass
@@ -179,14 +148,3 @@ class AccumulatedH2OPress(AttentionPress):
             latest_queries(module), keys[0], scaling_of(module), budget, recent, self.stride
         )
         return rows_at(keys, kept), rows_at(values, kept)
-
-
-def scaling_of(module: Any) -> float:
-    """Return the factor on an attention layer's dot products."""
-    return float(getattr(module, "scaling", module.head_dim**-0.5))
-
-
-def rows_at(rows: Tensor, places: Any) -> Tensor:
-    """Return the rows ``[1, kv_heads, n, head_dim]`` at ``places`` ``[kv_heads, n]``."""
-    at = torch.as_tensor(places, device=rows.device)
-    return rows.gather(2, at[None, :, :, None].expand(1, -1, -1, rows.shape[-1])).contiguous()

@@ -73,7 +73,7 @@ class Continuation:
             raise InputError(f"next_ids have shape {list(next_ids.shape)}: pass at least two tokens, [n]")
         self._model, self._cache = model, cache
         self._next_ids = next_ids.reshape(-1).to(model.device)
-        self._full = self._log_probabilities(None)
+        self._full = self._log_probabilities(cache, None)
         self._full_nll = self._nll(self._full)
 
     @property
@@ -88,7 +88,13 @@ class Continuation:
 
     def quality(self, mask: KeepMask) -> Quality:
         """Judge a keep mask of the prompt; InputError if it is not of the cache's shape."""
-        masked = self._log_probabilities(mask)
+        return self._judged(self._log_probabilities(self._cache, mask))
+
+    def quality_of_cache(self, cache: Any) -> Quality:
+        """Judge another cache of the prompt, such as one held in fewer bits."""
+        return self._judged(self._log_probabilities(cache, None))
+
+    def _judged(self, masked: Tensor) -> Quality:
         parts = [slice(start, start + AT_ONCE) for start in range(0, self.tokens, AT_ONCE)]
         kl = torch.cat([_kl(self._full[part], masked[part]) for part in parts])
         delta_nll = self._nll(masked) - self._full_nll
@@ -101,9 +107,9 @@ class Continuation:
             tokens=self.tokens,
         )
 
-    def _log_probabilities(self, mask: KeepMask | None) -> Tensor:
+    def _log_probabilities(self, cache: Any, mask: KeepMask | None) -> Tensor:
         """Return ``[n, vocabulary]`` in float32: what is likely after each of the next tokens."""
-        logits = replay_logits(self._model, self._cache, mask, self._next_ids)
+        logits = replay_logits(self._model, cache, mask, self._next_ids)
         return torch.log_softmax(logits.float(), dim=-1)
 
     def _nll(self, log_probabilities: Tensor) -> Tensor:

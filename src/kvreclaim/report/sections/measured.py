@@ -36,7 +36,7 @@ def build(folder: Folder) -> Section:
     return Section(
         id="measured",
         title="On a real model",
-        provenance=_provenance(folder),
+        provenance=folder.made("Measured"),
         prose=(
             f"What real policies keep of the cache of {measured.model}, and what that costs: prompts of "
             f"{tokens} tokens, compressed at ratios from {measured.ratios[0]:g} to {measured.ratios[-1]:g}. "
@@ -55,13 +55,6 @@ def build(folder: Folder) -> Section:
         key_numbers=key_numbers(measured),
         sources=("kvpress", "paged-attention", "kv-compress", "streaming-llm", "snapkv", "h2o"),
     )
-
-
-def _provenance(folder: Folder) -> str:
-    """Return when the numbers were measured, and with which versions."""
-    date = str(folder.run.get("created", "")).partition("T")[0]
-    versions = ", ".join(f"{name} {version}" for name, version in folder.run.get("versions", {}).items())
-    return f"Measured{f' on {date}' if date else ''}{f' with {versions}' if versions else ''}"
 
 
 def _figures(measured: Measurements) -> tuple[Item, ...]:

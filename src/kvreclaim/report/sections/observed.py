@@ -36,19 +36,12 @@ def build(folder: Folder) -> Section:
     return Section(
         id="observed",
         title="In a real runtime",
-        recorded=_recorded(folder),
+        provenance=folder.made("Observed"),
         prose=(_scenario(folder, runs), *_findings(runs)),
         items=(*_figures(runs, steps), _table(runs)),
         key_numbers=_key_numbers(runs),
         sources=("paged-attention", "streaming-llm", "snapkv"),
     )
-
-
-def _recorded(folder: Folder) -> str:
-    """Return when the runs were made, and with which versions."""
-    date = str(folder.run.get("created", "")).partition("T")[0]
-    versions = ", ".join(f"{name} {version}" for name, version in folder.run.get("versions", {}).items())
-    return f"Recorded{f' {date}' if date else ''}{f' with {versions}' if versions else ''}"
 
 
 def _scenario(folder: Folder, runs: list[Row]) -> str:
