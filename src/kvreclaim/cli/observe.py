@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,6 +68,13 @@ Buffer = Annotated[
         metavar="TOKENS", help="Evict again whenever so many tokens have come.", show_default="once"
     ),
 ]
+Matched = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR",
+        help="A folder of `kvreclaim measure`, instead: its policies, at the budgets of matched quality.",
+    ),
+]
 PoolBlocks = Annotated[int, typer.Option(metavar="BLOCKS", help="Usable blocks: small, on purpose.")]
 BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a block; on a CPU 32.")]
 Requests = Annotated[int, typer.Option(metavar="N", help="Requests, all there at once.")]
@@ -87,6 +94,7 @@ def observe_command(
     budget: Budget = 128,
     modes: Modes = None,
     buffer: Buffer = None,
+    matched: Matched = None,
     pool_blocks: PoolBlocks = Scenario.pool_blocks,
     block_size: BlockSize = Scenario.block_size,
     requests: Requests = Scenario.requests,
@@ -117,11 +125,15 @@ def observe_command(
     folder = ResultsFolder(out)
     folder.claim("observe")
     chosen = policies or POLICIES[runtime]
-    if runtime == "vllm":
+    if matched is not None:
+        if runtime != "vllm" or policies or modes or buffer is not None:
+            raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
+        observations = _at_matched_quality(scenario, matched)
+    elif runtime == "vllm":
         observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer))
     else:
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
-    parameters = {"runtime": runtime, **asdict(scenario)}
+    parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
     del parameters["directory"]  # of this machine
     write(folder, scenario, observations)
     folder.write_run("observe", parameters, ["observed", "simulated"], PACKAGES[runtime])
@@ -146,6 +158,20 @@ def _options(policies: Sequence[str], modes: Sequence[str], budget: int, buffer:
     from kvreclaim.runtimes.vllm.options import Options
 
     return [Options(policy, budget=budget, mode=mode, buffer=buffer) for policy in policies for mode in modes]
+
+
+def _at_matched_quality(scenario: Scenario, folder: str) -> list[Observation]:
+    from kvreclaim.runtimes.matched import matched_budgets
+
+    budgets = matched_budgets(folder, scenario)
+    full, *evicted = _in_vllm(scenario, [budget.options for budget in budgets])
+    return [
+        full,
+        *(
+            replace(seen, ratio=budget.ratio, target_kl=budget.target_kl, outside=budget.outside)
+            for seen, budget in zip(evicted, budgets, strict=True)
+        ),
+    ]
 
 
 def _in_vllm(scenario: Scenario, options: list[Options]) -> list[Observation]:

@@ -122,6 +122,9 @@ class Observation:
         Wall time of the run.
     steps, evictions
         Rows of their tables; steps with the predicted numbers beside.
+    ratio, target_kl, outside
+        Where the budget is one of matched quality: the share that may be evicted, the KL that is matched, and
+        the prompts on which that share lies outside what was measured.
     """
 
     runtime: str
@@ -136,6 +139,9 @@ class Observation:
     seconds: float
     steps: tuple[Row, ...]
     evictions: tuple[Row, ...] = ()
+    ratio: float | None = None
+    target_kl: float | None = None
+    outside: int | None = None
 
     def to_dict(self, scenario: Scenario) -> Row:
         """Return the run as ``observe --json`` gives it (docs/json.md)."""
@@ -146,6 +152,9 @@ class Observation:
             "mode": self.mode,
             "budget": self.budget,
             "buffer": self.buffer,
+            "ratio": self.ratio,
+            "target_kl": self.target_kl,
+            "outside": self.outside,
             "block_size": scenario.block_size,
             "pool_blocks": scenario.pool_blocks,
             "requests": scenario.requests,
@@ -160,7 +169,8 @@ class Observation:
 
 
 RUN_COLUMNS = (
-    *("run", "runtime", "model", "policy", "mode", "budget", "buffer", "block_size", "pool_blocks"),
+    *("run", "runtime", "model", "policy", "mode", "budget", "buffer", "ratio", "target_kl", "outside"),
+    *("block_size", "pool_blocks"),
     *("requests", "prompt_tokens", "max_tokens"),
     *(f"{kind}_{figure}" for figure in FIGURES for kind in ("observed", "predicted")),
     *("unequal", "moved_bytes", "seconds"),
