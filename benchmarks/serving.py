@@ -83,7 +83,7 @@ def _speed(trace: Trace, rounds: int) -> Iterator[Row]:
 
 
 def _memory(count: int) -> Iterator[Row]:
-    answer = subprocess.run(
+    answer = subprocess.run(  # noqa: S603  # our own
         [sys.executable, "-c", _MEMORY.format(count=count)],  # our own
         check=True,
         capture_output=True,
