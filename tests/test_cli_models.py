@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from kvreclaim.capture.catalog import MODELS
+from kvreclaim.capture.fetch.catalog import MODELS
 
 
 def kvreclaim(*arguments, folder, code="pass"):

@@ -26,6 +26,7 @@ def copies(cost, noise=0.0, seed=0):
 def test_seconds_add_up():
     cost = CopyCost(fixed=1.0, per_run=0.5, per_byte=0.25)
     assert cost.seconds(8, 2) == 1 + 1 + 2
+    assert cost.seconds(8, 2, copies=3) == 3 + 1 + 2
     assert cost.seconds(0, 0) == 0
     assert (cost.bandwidth, cost.even_run_bytes) == (4, 2)
     assert CopyCost(1.0, 1.0, 0.0).bandwidth is None

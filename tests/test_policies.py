@@ -23,6 +23,12 @@ from kvreclaim.policies import (
 )
 
 WHOLE_BLOCKS = ("block-wise", "reclaimability-aware")
+JOINT = ("block-joint", "token-joint", "blend", "block-swap")
+
+
+def unprotected(name: str) -> policies.Policy:
+    """A policy that takes every budget: none of its tokens always stays."""
+    return policies.get(name, **({"sinks": 0, "recent": 0} if name in JOINT else {}))
 
 
 @st.composite
@@ -42,6 +48,12 @@ def test_names() -> None:
         "streaming-llm",
         "h2o",
         "snapkv",
+        "block-joint",
+        "token-joint",
+        "blend",
+        "block-swap",
+        "paged-eviction",
+        "minimum-loss",
     )
 
 
@@ -59,7 +71,7 @@ def test_each_head_keeps_exactly_its_budget(
     before = scores.copy()
     budget = round(share * scores.shape[-1])
     layout = BlockLayout(block_size, data.draw(st.sampled_from(["shared", "per_layer", "per_head"])))
-    mask = policies.get(name).select(scores, budget, layout)
+    mask = unprotected(name).select(scores, budget, layout)
     assert mask.array.shape == scores.shape
     assert np.all(mask.array.sum(axis=-1) == budget)
     assert mask.name == mask.metadata.policy == name
@@ -73,17 +85,23 @@ def test_a_sweep_is_its_selections(
     name: str, scores: NDArray[np.float64], block_size: int, data: st.DataObject
 ) -> None:
     budgets = data.draw(st.lists(st.integers(0, scores.shape[-1]), max_size=4))
-    policy, layout = policies.get(name), BlockLayout(block_size)
+    policy, layout = unprotected(name), BlockLayout(block_size)
     masks = policy.sweep(scores, budgets, layout)
     assert len(masks) == len(budgets)
     for mask, budget in zip(masks, budgets, strict=True):
         assert np.array_equal(mask.array, policy.select(scores, budget, layout).array)
 
 
-@pytest.mark.parametrize("name", ["random", "lowest-importance", "block-wise", "streaming-llm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("random", "lowest-importance", "block-wise", "streaming-llm"),
+        *("block-joint", "token-joint", "paged-eviction"),
+    ],
+)
 @given(scores=score_arrays(), block_size=st.integers(1, 9))
 def test_evictions_are_nested(name: str, scores: NDArray[np.float64], block_size: int) -> None:
-    masks = policies.get(name).sweep(scores, range(scores.shape[-1] + 1), BlockLayout(block_size))
+    masks = unprotected(name).sweep(scores, range(scores.shape[-1] + 1), BlockLayout(block_size))
     assert all(np.all(small.array <= large.array) for small, large in pairwise(masks))
 
 

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import polars as pl
 import pytest
 from study_run import study
 
@@ -74,6 +75,28 @@ def test_the_counts_of_the_reproduction():
     law = next(figure for figure in study().published if figure.status == COMPATIBLE)
     assert f"{law.published} slots per move" in text
     assert f"expectation, {law.oracle:.2f}" in text
+
+
+def at_matched_quality():
+    """The README's table of the recorded measurement, from its file."""
+    recorded = pl.read_csv(ROOT / "results/smollm2-135m/matched.csv").filter(block_tables="shared")
+    yield "| policy | evicts | freed without a copy | after packing | it moves | admitted, no copy / packed |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for policy in recorded["policy"].unique(maintain_order=True):
+        free, packed = (
+            recorded.row(by_predicate=(pl.col("policy") == policy) & (pl.col("remedy") == remedy), named=True)
+            for remedy in ("zero_copy", "packing")
+        )
+        freed = [
+            f"{row['physical_reclaim']:.3f} [{row['low']:.3f}, {row['high']:.3f}]" for row in (free, packed)
+        ]
+        moved, admitted = packed["moved_bytes"] / 2**20, f"{free['admitted']:g} / {packed['admitted']:g}"
+        cells = [f"`{policy}`", f"{1 - free['retained']:.3f}", *freed, f"{moved:.2f} MiB", admitted]
+        yield f"| {' | '.join(cells)} |"
+
+
+def test_the_table_at_matched_quality_is_the_recorded_one():
+    assert "\n".join(at_matched_quality()) in README
 
 
 def test_what_lies_in_the_report(clone):

@@ -8,7 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import advice_tables
 import measured_tables
+import observed_tables
 import polars as pl
 import pytest
 import report_tables
@@ -44,8 +46,18 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(study: Path, audit: Path, measured: Path) -> dict[str, Section]:
-    folders = [Folder(measured), Folder(audit), Folder(study)]
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return observed_tables.write_observed(tmp_path_factory.mktemp("observed"))
+
+
+@pytest.fixture(scope="module")
+def advice(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return advice_tables.write_advice(tmp_path_factory.mktemp("advice"))
+
+
+@pytest.fixture(scope="module")
+def built(study: Path, audit: Path, measured: Path, observed: Path, advice: Path) -> dict[str, Section]:
+    folders = [Folder(advice), Folder(observed), Folder(measured), Folder(audit), Folder(study)]
     return {section.id: section for section in sections(folders)}
 
 
@@ -75,6 +87,8 @@ def test_sections_follow_the_order_of_the_post_whatever_the_order_of_the_folders
         "admission",
         "masks",
         "measured",
+        "observed",
+        "advice",
         "published",
     ]
     assert list(built) == order

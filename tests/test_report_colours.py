@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import advice_tables
 import measured_tables
 import numpy as np
+import observed_tables
 import pytest
 import report_tables
 
@@ -21,7 +23,9 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
     written = [
         report_tables.write_study(folder / "study"),
         report_tables.write_audit(folder / "audit"),
+        advice_tables.write_advice(folder / "advice"),
         measured_tables.write_measured(folder / "measured"),
+        observed_tables.write_observed(folder / "observed"),
     ]
     return [figure for section in sections([Folder(one) for one in written]) for figure in section.figures]
 

@@ -244,9 +244,21 @@ def test_budget_and_buffer_packs_whenever_the_buffer_is_full():
     assert made.outcomes["a"].blocks_freed == 3 + 1 + 1 + 1
 
 
-def test_a_rule_that_leaves_everything_is_no_eviction():
-    made = scheduler(rule=AtPrefillEnd(lambda progress: progress.slots), requests=[(9, 2)])
-    assert [step.evictions for step in run(made)] == [(), ()]
+def test_a_short_prompt_is_left_whole_until_a_buffer_has_come_beyond_the_budget():
+    made = scheduler(rule=BudgetAndBuffer(budget=8, buffer=3), requests=[(6, 12)])
+    assert [step.number for step in run(made) if step.evictions] == [5, 8]  # 11 and 14 tokens computed
+    made = scheduler(rule=BudgetAndBuffer(budget=8), requests=[(8, 12)])
+    assert not any(step.evictions for step in run(made))
+
+
+def test_an_eviction_that_frees_nothing_counts_and_starts_the_next_buffer():
+    """As of a runtime that frees whole blocks and finds none dead."""
+    whole = BudgetAndBuffer(budget=4, buffer=3, slots_for=lambda progress: progress.slots + 1)
+    made = scheduler(rule=whole, requests=[(9, 8)])
+    steps = run(made)
+    assert [step.number for step in steps if step.evictions] == [0, 3, 6]
+    assert steps[3].evictions == (EvictionEvent("a", 12, 12, 0),)
+    assert (made.outcomes["a"].evictions, made.outcomes["a"].blocks_freed) == (3, 0)
 
 
 @pytest.mark.parametrize("fields", [(0, 4), (4, 0), (4, 1.5)])
@@ -258,7 +270,16 @@ def test_budgets_and_buffers_are_at_least_one(rule, fields):
 
 def test_rkv_compacts_as_its_port_does():
     rule = RKV(256, 128)
-    at = Progress("a", 700, generated=129, computed=828, scheduled=1, slots=828, prefill_ended=False)
+    at = Progress(
+        "a",
+        700,
+        generated=129,
+        computed=828,
+        scheduled=1,
+        slots=828,
+        prefill_ended=False,
+        since_eviction=None,
+    )
     assert rule.slots_left(at) == 256
     assert rule.slots_left(dataclasses.replace(at, computed=827, slots=827)) is None
     assert rule.slots_left(dataclasses.replace(at, scheduled=2)) is None  # a recomputed prefill

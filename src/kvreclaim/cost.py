@@ -1,8 +1,8 @@
 """What a copy costs: seconds = fixed + seconds per run × runs + bytes / bandwidth.
 
 A run is a stretch of consecutive bytes that one copy moves. Packing moves few bytes in many runs, so a price
-by bytes alone can be far off: vllm-project/vllm#35990 saw a layer's KV copied at 40 to 43 GB/s in 3 copies and
-at 1 to 3 GB/s in 193.
+by bytes alone can be far off: vllm-project/vllm#35990 saw a layer copied at 40 to 43 GB/s in 3 copies, and at
+1 to 3 GB/s in 193.
 """
 
 from __future__ import annotations
@@ -78,18 +78,27 @@ class CopyCost:
         """Bytes of a run that cost as much as its overhead: shorter runs mostly wait; None as `bandwidth`."""
         return self.per_run / self.per_byte if self.per_byte else None
 
-    def seconds(self, moved_bytes: SupportsIndex, runs: SupportsIndex) -> float:
+    def seconds(self, moved_bytes: SupportsIndex, runs: SupportsIndex, copies: SupportsIndex = 1) -> float:
         """Return the seconds to move so many bytes in so many runs; 0 if nothing moves.
+
+        Parameters
+        ----------
+        moved_bytes, runs
+            Of all copies together.
+        copies
+            How many: a pack makes one in each layer. Each costs the fixed seconds.
 
         Raises
         ------
         InputError
-            If one is not a whole number of at least 0, or there are bytes without a run.
+            If bytes or runs are not whole numbers of at least 0, copies not one of at least 1, or there are
+            bytes without a run.
         """
         size, stretches = non_negative_int(moved_bytes, "moved_bytes"), non_negative_int(runs, "runs")
+        times = positive_int(copies, "copies")
         if size and not stretches:
             raise InputError(f"{size} bytes in no run: pass runs of at least 1")
-        return self.fixed + self.per_run * stretches + self.per_byte * size if size else 0.0
+        return self.fixed * times + self.per_run * stretches + self.per_byte * size if size else 0.0
 
 
 @dataclass(frozen=True)

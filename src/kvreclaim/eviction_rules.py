@@ -32,6 +32,8 @@ class Progress:
         Slots filled: `computed` without what was dropped.
     prefill_ended
         Whether this is the first token since the request was admitted, or admitted again after a preemption.
+    since_eviction
+        Tokens computed since the last eviction, None if there was none since then.
     """
 
     name: Hashable
@@ -41,13 +43,14 @@ class Progress:
     scheduled: int
     slots: int
     prefill_ended: bool
+    since_eviction: int | None
 
 
 class EvictionRule(Protocol):
     """What a scheduler asks at the end of a step, and when it reserves slots for the next one."""
 
     def slots_left(self, progress: Progress) -> int | None:
-        """Return the slots that stay filled, at most those filled now; None if nothing is evicted now."""
+        """Return the slots that stay filled; None if there is no eviction now."""
 
     def most_slots(self, block_size: int) -> int | None:
         """Return the most slots that a request with dropped pairs holds; None: those filled, and no others.
@@ -70,7 +73,7 @@ class AtPrefillEnd:
 
     def slots_left(self, progress: Progress) -> int | None:
         """Return what `slots_for` says, at the end of prefill."""
-        return min(self.slots_for(progress), progress.slots) if progress.prefill_ended else None
+        return self.slots_for(progress) if progress.prefill_ended else None
 
     def most_slots(self, block_size: int) -> None:
         """Blocks go back at once."""
@@ -78,32 +81,46 @@ class AtPrefillEnd:
 
 @dataclass(frozen=True)
 class BudgetAndBuffer:
-    """Pack to a budget whenever a buffer has filled up behind it: at the end of prefill, and while decoding.
+    """Evict to a budget at the end of prefill, and again whenever a buffer of tokens has come since.
+
+    As kvreclaim's plugin for vLLM does: a request of no more tokens than the budget is left whole until a
+    buffer has come beyond the budget.
 
     Parameters
     ----------
     budget
-        Slots that an eviction leaves, at least 1.
+        KV pairs that each head keeps, at least 1.
     buffer
-        Slots that fill up before the next one, at least 1.
+        Tokens between two evictions, at least 1; None: none after the prefill's.
+    slots_for
+        As `AtPrefillEnd` takes it; by default the budget, which packing heads of equal budgets leaves.
 
     Raises
     ------
     InputError
-        If either is not a whole number of at least 1.
+        If budget or buffer is not a whole number of at least 1.
     """
 
     budget: int
-    buffer: int
+    buffer: int | None = None
+    slots_for: Callable[[Progress], int] | None = None
 
     def __post_init__(self) -> None:
         positive_int(self.budget, "budget")
-        positive_int(self.buffer, "buffer")
+        if self.buffer is not None:
+            positive_int(self.buffer, "buffer")
 
     def slots_left(self, progress: Progress) -> int | None:
-        """Return the budget: after prefill if it is exceeded, after that whenever the buffer is full."""
-        most = self.budget if progress.prefill_ended else self.budget + self.buffer - 1
-        return self.budget if progress.slots > most else None
+        """Return the budget, or what `slots_for` says, when an eviction is due."""
+        if progress.prefill_ended:
+            due = progress.computed > self.budget
+        else:
+            since = progress.since_eviction
+            came = progress.computed - self.budget if since is None else since
+            due = self.buffer is not None and came >= self.buffer
+        if not due:
+            return None
+        return self.budget if self.slots_for is None else self.slots_for(progress)
 
     def most_slots(self, block_size: int) -> None:
         """Blocks go back at once."""

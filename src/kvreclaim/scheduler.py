@@ -32,6 +32,7 @@ class _Live:
     generated: int = 0
     computed: int = 0
     dropped: int = 0
+    evicted_at: int | None = None
     prefilling: bool = True
     scheduled: int | None = None
     first_token: int | None = None
@@ -202,7 +203,7 @@ class Scheduler:
         live = self._running.pop()
         self.pool.free(live.name)
         live.computed = live.dropped = 0
-        live.prefilling = True
+        live.evicted_at, live.prefilling = None, True
         live.preemptions += 1
         self._waiting.appendleft(live)
         return live
@@ -261,13 +262,15 @@ class Scheduler:
             scheduled=scheduled,
             slots=live.slots,
             prefill_ended=live.prefilling,
+            since_eviction=None if live.evicted_at is None else live.computed - live.evicted_at,
         )
         live.prefilling = False
-        left = self._rule.slots_left(progress)
-        if left is None or left >= progress.slots:
+        wanted = self._rule.slots_left(progress)
+        if wanted is None:
             return None
+        left = min(wanted, progress.slots)
         freed = len(self.pool.truncate(live.name, left)) if self._most_slots is None else 0
-        live.dropped = live.computed - left
+        live.dropped, live.evicted_at = live.computed - left, live.computed
         live.evictions += 1
         live.blocks_freed += freed
         return EvictionEvent(live.name, progress.slots, left, freed)

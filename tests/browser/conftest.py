@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import advice_tables
 import measured_tables
+import observed_tables
 import pytest
 import report_tables
 
@@ -55,9 +57,11 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     study = report_tables.write_study(folder / "study")
     audit = report_tables.write_audit(folder / "audit")
-    measured = measured_tables.write_measured(folder / "measured")
+    measured = measured_tables.write_measured(folder / "measured", needle_table=measured_tables.needles())
+    observed = observed_tables.write_observed(folder / "observed")
+    advice = advice_tables.write_advice(folder / "advice")
     file = folder / "index.html"
-    file.write_text(render_page([study, audit, measured]), encoding="utf-8")
+    file.write_text(render_page([study, audit, measured, observed, advice]), encoding="utf-8")
     return file
 
 

@@ -26,8 +26,12 @@ FIGURES = [
     "masks-remedies",
     "measured-tradeoff",
     "measured-matched",
+    "measured-needles",
     "measured-saving",
     "measured-block-size",
+    "observed-free",
+    "observed-running",
+    "advice-tradeoff",
 ]
 
 

@@ -1,13 +1,25 @@
-"""Models that the tests run: SmolLM2 where it was fetched, and tiny random ones for the shapes."""
+"""Models that the tests run: SmolLM2 where it was fetched, and tiny random ones for the shapes.
 
+With KVRECLAIM_REQUIRE_MODEL=1 in the environment a missing package or model is a failure.
+"""
+
+import os
 from functools import cache
+from importlib import import_module
 from pydoc_data.topics import topics
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="needs the extra: pip install 'kvreclaim[models]'")
-transformers = pytest.importorskip("transformers", reason="needs the extra: pip install 'kvreclaim[models]'")
-kvpress = pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[models]'")
+REQUIRED = os.environ.get("KVRECLAIM_REQUIRE_MODEL") == "1"
+
+
+def _extra(package):
+    if REQUIRED:
+        return import_module(package)
+    return pytest.importorskip(package, reason="needs the extra: pip install 'kvreclaim[models]'")
+
+
+torch, transformers, kvpress = map(_extra, ("torch", "transformers", "kvpress"))
 
 from kvreclaim.capture import models  # noqa: E402  # torch must be there
 from kvreclaim.errors import InputError  # noqa: E402
@@ -21,6 +33,8 @@ def smollm2():
     try:
         return models.load("smollm2-135m")
     except InputError as error:
+        if REQUIRED:
+            raise
         pytest.skip(str(error))
 
 

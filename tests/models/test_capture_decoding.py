@@ -6,8 +6,8 @@ from small_models import hooks, kvpress, prose_ids, random_ids, smollm2, tiny_ge
 from test_capture_policies import brute_h2o
 
 from kvreclaim import BlockLayout, InputError, audit
-from kvreclaim.capture.decode_presses import make_decoding
 from kvreclaim.capture.decoding import record_decoding
+from kvreclaim.capture.presses.decoding import make_decoding
 from kvreclaim.capture.series import NEVER, DecodingRecord
 
 PROMPT, STEPS = 40, 60
@@ -59,7 +59,7 @@ def test_h2o_by_brute_force():
 
     class Noting(type(make_decoding("h2o", 1))):
         def forward_hook(self, module, args, kwargs, output):
-            from kvreclaim.capture.queries import latest_queries
+            from kvreclaim.capture.inside.queries import latest_queries
 
             new = latest_queries(module)
             rows = kwargs["past_key_values"].layers[module.layer_idx].keys[0, :, -new.shape[1] :]
@@ -153,7 +153,7 @@ def test_the_model_is_left_as_it_was():
         (
             "snapkv",
             8,
-            "no press 'snapkv' that evicts while decoding: pass one of decoding:PRESS, h2o, streaming-llm",
+            "no press 'snapkv' that evicts while decoding: pass one of decoding:PRESS, h2o, paged-eviction, ",
         ),
         ("decoding", 8, "decoding wraps a press"),
         ("decoding:adakv:knorm", 8, "decoding takes no adakv"),

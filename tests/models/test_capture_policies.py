@@ -15,10 +15,10 @@ from small_models import (
 )
 
 from kvreclaim import InputError, audit, policies
-from kvreclaim.capture.policy_press import PolicyPress, ReceivedAttention, WindowAttention
+from kvreclaim.capture.inside.queries import latest_queries, observed_queries
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
-from kvreclaim.capture.queries import latest_queries, observed_queries
+from kvreclaim.capture.presses.policy_press import PolicyPress, ReceivedAttention, WindowAttention
 from kvreclaim.capture.record import record
 from kvreclaim.layout import BlockLayout
 from kvreclaim.scores.attention import QUERY_BLOCK, HeavyHitters, attention_weights, received_attention

@@ -17,11 +17,15 @@ from small_models import (
 from kvreclaim import InputError
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make, names
+from kvreclaim.capture.presses.calibration import calibrate
 from kvreclaim.capture.record import record
 
 TOKENS = 96
 SETTINGS = {  # what the tiny models and the short prompt need, and what a wrapper wraps
     "adakv:PRESS": "adakv:knorm",
+    "blend:PRESS": "blend:recent=16:knorm",
+    "block-joint:PRESS": "block-joint:recent=16:knorm",
+    "block-swap:PRESS": "block-swap:recent=16:knorm",
     "block-wise": "block-wise:window_size=8",
     "block:PRESS": "block:block_size=16:keydiff",
     "chunk:PRESS": "chunk:chunk_length=32:knorm",
@@ -35,11 +39,14 @@ SETTINGS = {  # what the tiny models and the short prompt need, and what a wrapp
     "lagkv": "lagkv:lag_size=16",
     "leverage-score": "leverage-score:sketch_dimension=4",
     "lowest-importance": "lowest-importance:window_size=8",
+    "minimum-loss": "minimum-loss:window_size=8",
     "per-layer:PRESS": "per-layer:knorm",
     "pyramidkv": "pyramidkv:window_size=4:beta=4",
     "reclaimability-aware": "reclaimability-aware:window_size=8",
     "simlayerkv": "simlayerkv:lazy_threshold=0.5",
     "snapkv": "snapkv:window_size=8",
+    "token-joint:PRESS": "token-joint:recent=16:knorm",
+    "triattention": "triattention:recent=16",
 }
 NEEDS_A_TOKENIZER = {"kvzip", "kvgrad"}
 NEEDS_FILES = {"expected-attention-stats"}
@@ -54,6 +61,7 @@ def presses(ratio=0.5, chosen=NAMES):
 
 @pytest.fixture(scope="module")
 def captured():
+    calibrate(tiny_llama(), random_ids(64, seed=5))
     return capture(tiny_llama(), presses(), random_ids(TOKENS))
 
 
@@ -214,9 +222,17 @@ class Failing(kvpress.KnormPress):
         (kvpress.ThinKPress(0.5), "^it: it clears channels"),
         (kvpress.DecodingPress(kvpress.KnormPress()), "^it: it evicts while decoding"),
         (kvpress.AdaKVPress(kvpress.ObservedAttentionPress(0.5)), "^it: .* needs attention weights"),
-        (kvpress.KnormPress(0.995), "^it: ratio 0.995 keeps nothing of 96 tokens"),
+        (
+            kvpress.KnormPress(0.995),
+            r"^it: ratio 0.995 keeps nothing of 96 tokens; pass one from 0 to 0\.9895",
+        ),
         (kvpress.SnapKVPress(0.5, window_size=96), r"^it: fails on this model or prompt \(Query length 96"),
         (kvpress.KVzipPress(0.5), "^it: fails on this model or prompt"),
+        (
+            kvpress.ChunkKVPress(kvpress.KnormPress(0.5), chunk_length=0),
+            "^it: fails .* pass other parameters",
+        ),
+        (kvpress.LagKVPress(0.5, lag_size=0), "^it: fails .* pass other parameters"),
     ],
 )
 def test_presses_that_cannot_be_captured(press, said):

@@ -6,11 +6,11 @@ import pytest
 from small_models import kvpress
 
 from kvreclaim import InputError, policies
-from kvreclaim.capture.names import NamedPress, parse
-from kvreclaim.capture.policy_press import PolicyPress, ReceivedAttention, WindowAttention
-from kvreclaim.capture.press_tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.capture.presses import make, names
-from kvreclaim.capture.refusals import reason_against
+from kvreclaim.capture.presses.grammar import NamedPress, parse
+from kvreclaim.capture.presses.policy_press import PolicyPress, ReceivedAttention, WindowAttention
+from kvreclaim.capture.presses.refusals import reason_against
+from kvreclaim.capture.presses.tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.layout import BlockLayout
 
 
@@ -30,7 +30,8 @@ def test_every_press_of_kvpress_has_a_name_or_a_reason():
 
 def test_the_projects_policies_have_their_names():
     assert set(POLICIES) <= set(policies.names())
-    assert set(policies.names()) - set(POLICIES) == {"snapkv"}  # kvpress's: it pools the scores itself
+    others = set(policies.names()) - set(POLICIES)
+    assert others - {*WRAPPERS, *WHOLE} == {"snapkv"}  # kvpress's: it pools the scores itself
     assert set(POLICIES) < set(names())
 
 
@@ -99,7 +100,7 @@ def test_presses_set_by_more_than_a_ratio():
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("snapcv", "no press 'snapcv': pass one of adakv:PRESS, block-wise, "),
+        ("snapcv", "no press 'snapcv': pass one of adakv:PRESS, blend:PRESS, "),
         ("snapkv:window=3", "snapkv has no parameter window: it takes window_size, kernel_size"),
         ("snapkv:window_size=wide", "window_size=wide: pass a value of type int"),
         ("snapkv:window_size=3.5", "pass a value of type int"),
@@ -130,6 +131,11 @@ def test_presses_set_by_more_than_a_ratio():
         ("lukv", "baidu-baige/LU-KV"),
         ("adakv:qfilter", "nthngdy"),
         ("expected-attention-stats", "alessiodevoto/exp_att_stats_<model>"),
+        (
+            "expected-attention-stats:stats_folder=/nope",
+            "/nope is no folder; pass that of the query statistics",
+        ),
+        ("dms:threshold=nan:knorm", "a parameter is nan: pass a finite number"),
     ],
 )
 def test_bad_names(text, said):
@@ -140,7 +146,7 @@ def test_bad_names(text, said):
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, 0.995, float("nan")])
 def test_ratios_that_keep_nothing(ratio):
-    with pytest.raises(InputError, match=r"ratio .* keeps nothing of 100 tokens; pass one from 0 to below 1"):
+    with pytest.raises(InputError, match=r"ratio .* keeps nothing of 100 tokens; pass one from 0 to 0\.99"):
         make("snapkv", ratio, 100)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from small_models import torch
 
 from kvreclaim import InputError
-from kvreclaim.capture.rows import match, rows_of
+from kvreclaim.capture.rows.match import match, rows_of
 
 
 def random_rows(heads, rows, width=8, dtype=torch.float32, seed=0):

@@ -7,7 +7,7 @@ from small_models import prose, prose_ids, smollm2, torch
 
 pytest.importorskip("gguf", reason="needs the extra: pip install 'kvreclaim[models]'")
 
-from kvreclaim.capture.tokenizers import merges_by_score
+from kvreclaim.capture.fetch.tokenizers import merges_by_score
 
 
 def test_the_capital_of_france():

@@ -8,7 +8,7 @@ import pytest
 from small_models import prose, smollm2
 
 from kvreclaim import KeepMask, audit
-from kvreclaim.capture.store import models_folder
+from kvreclaim.capture.fetch.store import models_folder
 
 TEXT = (Path(__file__).parents[2] / "docs" / "kvpress.md").read_text()
 BESIDE_A_PRESS, ELSEWHERE = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_models import prose_ids, smollm2
 
 from kvreclaim import BlockLayout, InputError, KeepMask, audit
-from kvreclaim.capture.matched import (
+from kvreclaim.capture.matched.fit import (
     ABOVE,
     BELOW,
     INSIDE,
@@ -20,7 +20,7 @@ from kvreclaim.capture.matched import (
     match,
     match_all,
 )
-from kvreclaim.capture.matched_ledger import MatchedRow, prompt_rows, summarise
+from kvreclaim.capture.matched.ledger import MatchedRow, prompt_rows, summarise
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.quality import Continuation
@@ -33,6 +33,17 @@ targets = st.floats(1e-4, 2)
 
 def sweep_of(values, policy="h2o", prompt="p", ratios=RATIOS):
     return Sweep(prompt, policy, ratios, tuple(values))
+
+
+def test_a_reference_that_does_no_harm_is_matched_by_what_does_none():
+    sweeps = [
+        Sweep("p", "snapkv", (0.5, 0.9), (0.0, 0.2)),
+        Sweep("p", "harmless", (0.5, 0.9), (0.0, 0.0)),
+        Sweep("p", "harmful", (0.5, 0.9), (0.1, 0.2)),
+    ]
+    found = {one.policy: (one.ratio, one.reached) for one in match_all(sweeps)}
+    assert found == {"snapkv": (0.5, INSIDE), "harmless": (0.9, INSIDE), "harmful": (0.0, BELOW)}
+    assert all(one.target_kl == LEAST_KL for one in match_all(sweeps))
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.2, 0.5, 0.6, 0.9])

@@ -8,7 +8,7 @@ from kvreclaim import InputError, KeepMask
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.quality import Continuation, quality
-from kvreclaim.capture.replay import replay_logits
+from kvreclaim.capture.quality.replay import replay_logits
 
 TOKENS, NEXT = 40, 25
 
@@ -56,7 +56,7 @@ def test_the_full_side_is_computed_once(case, monkeypatch):
     assert continuation.tokens == NEXT
     replayed = []
     monkeypatch.setattr(
-        "kvreclaim.capture.quality.replay_logits",
+        "kvreclaim.capture.quality.figures.replay_logits",
         lambda *arguments: replayed.append(arguments[2]) or replay_logits(*arguments),
     )
     assert continuation.quality(mask) == continuation.quality(mask) == quality(model, cache, mask, next_ids)

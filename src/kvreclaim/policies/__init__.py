@@ -10,23 +10,35 @@ from typing import Any
 
 from kvreclaim.errors import InputError
 from kvreclaim.policies.base import Policy, budget_at
+from kvreclaim.policies.blend import Blend
+from kvreclaim.policies.block_joint import BlockJoint
+from kvreclaim.policies.block_swap import BlockSwap
 from kvreclaim.policies.block_wise import BlockWise
 from kvreclaim.policies.h2o import H2O
 from kvreclaim.policies.lowest_importance import LowestImportance
+from kvreclaim.policies.minimum_loss import MinimumLoss
+from kvreclaim.policies.paged_eviction import PagedEviction
 from kvreclaim.policies.random_tokens import RandomTokens
 from kvreclaim.policies.reclaimability_aware import ReclaimabilityAware
 from kvreclaim.policies.snapkv import SnapKV
 from kvreclaim.policies.streaming_llm import StreamingLLM
+from kvreclaim.policies.token_joint import TokenJoint
 
 __all__ = [
     "H2O",
+    "Blend",
+    "BlockJoint",
+    "BlockSwap",
     "BlockWise",
     "LowestImportance",
+    "MinimumLoss",
+    "PagedEviction",
     "Policy",
     "RandomTokens",
     "ReclaimabilityAware",
     "SnapKV",
     "StreamingLLM",
+    "TokenJoint",
     "budget_at",
     "get",
     "names",
@@ -34,7 +46,10 @@ __all__ = [
 
 _POLICIES: dict[str, type[Policy]] = {
     policy.name: policy
-    for policy in (RandomTokens, LowestImportance, BlockWise, ReclaimabilityAware, StreamingLLM, H2O, SnapKV)
+    for policy in (
+        *(RandomTokens, LowestImportance, BlockWise, ReclaimabilityAware, StreamingLLM, H2O, SnapKV),
+        *(BlockJoint, TokenJoint, Blend, BlockSwap, PagedEviction, MinimumLoss),
+    )
 }
 
 

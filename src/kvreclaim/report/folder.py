@@ -12,126 +12,9 @@ from typing import Any
 import polars as pl
 
 from kvreclaim.errors import InputError
+from kvreclaim.report.columns import COLUMNS
 
 SCHEMA = 1
-
-# The columns without which a table is not what its name says. Texts stay texts: ".50" is not a number here.
-COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
-    "results_summary.csv": {
-        "experiment": pl.String,
-        "policy": pl.String,
-        "x_name": pl.String,
-        "x": pl.Float64,
-        "metric": pl.String,
-        "kind": pl.String,
-        "mean": pl.Float64,
-        "std": pl.Float64,
-        "n": pl.Int64,
-    },
-    "published.csv": {
-        "id": pl.String,
-        "quantity": pl.String,
-        "published": pl.String,
-        "reproduced": pl.Float64,
-        "std": pl.Float64,
-        "n": pl.Int64,
-        "oracle": pl.Float64,
-        "tolerance": pl.Float64,
-        "status": pl.String,
-    },
-    "audit.csv": {
-        "file": pl.String,
-        "policy": pl.String,
-        "model": pl.String,
-        "ratio": pl.Float64,
-        "layers": pl.Int64,
-        "kv_heads": pl.Int64,
-        "tokens": pl.Int64,
-        "block_size": pl.Int64,
-        "block_tables": pl.String,
-        "blocks": pl.Int64,
-        "free_blocks": pl.Int64,
-        "logical_saving": pl.Float64,
-        "physical_reclaim": pl.Float64,
-        "stranded": pl.Float64,
-        "live_union": pl.Float64,
-        "compaction_freed_blocks": pl.Int64,
-        "packing_physical_reclaim": pl.Float64,
-        "packing_moved_pairs": pl.Int64,
-    },
-    "measured.csv": {
-        "model": pl.String,
-        "prompt": pl.String,
-        "policy": pl.String,
-        "ratio": pl.Float64,
-        "retained": pl.Float64,
-        "tokens": pl.Int64,
-        "block_size": pl.Int64,
-        "block_tables": pl.String,
-        "physical_reclaim": pl.Float64,
-        "reclaim_efficiency": pl.Float64,
-        "fragmentation": pl.Float64,
-        "stranded": pl.Float64,
-        "packing_reclaim": pl.Float64,
-        "packing_moved_pairs": pl.Int64,
-        "kl": pl.Float64,
-        "delta_nll": pl.Float64,
-        "top1": pl.Float64,
-    },
-    "traffic.csv": {
-        "scenario": pl.String,
-        "requests": pl.Int64,
-        "iterations": pl.Int64,
-        "peak_running": pl.Int64,
-        "peak_waiting": pl.Int64,
-        "preemptions": pl.Int64,
-        "ttft_mean": pl.Float64,
-        "ttft_p99": pl.Float64,
-        "latency_p50": pl.Float64,
-        "latency_p99": pl.Float64,
-        "pool_binding": pl.Boolean,
-    },
-    "timeline.csv": {
-        "scenario": pl.String,
-        "time": pl.Float64,
-        "running": pl.Int64,
-        "waiting": pl.Int64,
-        "free_blocks": pl.Int64,
-    },
-    "percentiles.csv": {
-        "scenario": pl.String,
-        "percent": pl.Float64,
-        "ttft": pl.Float64,
-        "latency": pl.Float64,
-    },
-    "capacity.csv": {
-        "name": pl.String,
-        "mode": pl.String,
-        "requests_per_second_per_gpu": pl.Float64,
-    },
-    "pages.csv": {
-        "policy": pl.String,
-        "page": pl.Int64,
-        "live_blocks": pl.Int64,
-        "blocks": pl.Int64,
-    },
-    "matched.csv": {
-        "policy": pl.String,
-        "target_kl": pl.Float64,
-        "ratio": pl.Float64,
-        "retained": pl.Float64,
-        "block_tables": pl.String,
-        "remedy": pl.String,
-        "physical_reclaim": pl.Float64,
-        "low": pl.Float64,
-        "high": pl.Float64,
-        "moved_bytes": pl.Float64,
-        "admitted": pl.Float64,
-        "reached": pl.Int64,
-        "below": pl.Int64,
-        "above": pl.Int64,
-    },
-}
 
 
 class Folder:
@@ -162,6 +45,12 @@ class Folder:
         """The command that wrote the folder, such as ``reproduce``."""
         return str(self.run["command"])
 
+    def made(self, how: str) -> str:
+        """Return when the numbers were made, and with which versions: ``Measured on 2026-03-04 with ...``."""
+        date = str(self.run.get("created", "")).partition("T")[0]
+        versions = ", ".join(f"{name} {version}" for name, version in self.run.get("versions", {}).items())
+        return f"{how}{f' on {date}' if date else ''}{f' with {versions}' if versions else ''}"
+
     def table(self, name: str) -> pl.DataFrame:
         """Return a CSV table of the folder.
 
@@ -190,6 +79,10 @@ class Folder:
             )
         return table
 
+    def table_if_any(self, name: str) -> pl.DataFrame:
+        """Return a CSV table as `table` does, or one without rows where the folder has no such file."""
+        return self.table(name) if (self.path / name).exists() else pl.DataFrame(schema=dict(COLUMNS[name]))
+
     @cached_property
     def interactive(self) -> dict[str, Any]:
         """The object in ``interactive_data.json``.
@@ -200,6 +93,17 @@ class Folder:
             When the file is missing or is not such an object.
         """
         return self._read_json("interactive_data.json")
+
+    @cached_property
+    def advice(self) -> dict[str, Any]:
+        """The object in ``advice.json``.
+
+        Raises
+        ------
+        InputError
+            When the file is missing or is not such an object.
+        """
+        return self._read_json("advice.json")
 
     @cached_property
     def block_maps(self) -> tuple[dict[str, Any], ...]:

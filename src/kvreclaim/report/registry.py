@@ -14,12 +14,14 @@ from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Notes, Section
 from kvreclaim.report.sections import (
     admission,
+    advice,
     blocks,
     bound,
     compaction,
     correlation,
     masks,
     measured,
+    observed,
     pages,
     published,
     shapes,
@@ -58,8 +60,10 @@ PARTS: tuple[Part, ...] = (
     Part("audit", masks.build),
     Part("audit", pages.build, file=pages.FILE),
     Part("measure", measured.build),
+    Part("observe", observed.build),
     Part("simulate", traffic.build),
     Part("plan", traffic.build),
+    Part("advise", advice.build),
     Part("reproduce", published.build),
 )
 

@@ -43,6 +43,17 @@ SERIES: Mapping[str, Series] = {
     "keydiff": Series("KeyDiff", "#7414a0", "#9b57e6", "cross", (7, 3)),
     "knorm": Series("Knorm", "#7414a0", "#9b57e6", "diamond", (2, 3)),
     "chunkkv:chunk_length=16:snapkv": Series("ChunkKV-16 (SnapKV)", "#1b86ea", "#4aa8fb", "square", (7, 3)),
+    # remedies: one decision for all heads, that and swaps, some blocks packed, fewer bits
+    "block-joint:expected-attention": Series(
+        "Block-joint (ExpectedAttention)", "#1b86ea", "#4aa8fb", "circle"
+    ),
+    "block-joint:last-queries": Series("Block-joint (last queries)", "#1b86ea", "#4aa8fb", "diamond", (7, 3)),
+    "block-joint:snapkv": Series("Block-joint (SnapKV, maxima)", "#1b86ea", "#4aa8fb", "square", (2, 3)),
+    "block-swap:last-queries": Series("Block-joint + swaps", "#0a5a38", "#1f9187", "diamond", (9, 3)),
+    "blend:last-queries": Series("Blend (last queries)", "#840f42", "#e0246c", "triangle-up", (7, 3)),
+    "fp8": Series("FP8 cache", "#7414a0", "#9b57e6", "cross", (1, 3)),
+    "int8": Series("INT8 cache", "#7414a0", "#9b57e6", "square", (2, 3)),
+    "frontier": Series("Beaten by no other that evicts", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     "random+compaction": Series("Random + compaction", "#7414a0", "#9b57e6", "cross", (6, 3)),
     "clustered-hole": Series("One clustered hole", "#c98408", "#c27c1c", "triangle-up"),
     # references
@@ -61,15 +72,20 @@ SERIES: Mapping[str, Series] = {
     "by-compaction": Series("Freed by compaction", "#c98408", "#f8d252"),
     "after-compaction": Series("After compaction", "#c98408", "#f8d252"),
     "by-packing": Series("After packing each head", "#0a5a38", "#1f9187", "triangle-up"),
+    # needle trials
+    "question-seen": Series("Question seen by the policy", "#1b86ea", "#4aa8fb"),
+    "question-unseen": Series("Question unseen", "#c98408", "#f8d252"),
     # statistics of a ratio
     "ratio-mean": Series("Mean of the runs' ratios", "#1b86ea", "#4aa8fb", "circle"),
     "ratio-of-means": Series("Ratio of the means", "#d6720f", "#e2501f", "diamond"),
     "total-ratio": Series("Credited with blocks already free", "#6c7080", "#b4b6ba", "square"),
+    # runs of a real runtime, and what was predicted of them
+    "evicted": Series("With eviction", "#1b86ea", "#4aa8fb"),
+    "full-cache-predicted": Series("Full cache, predicted", "#1d2430", "#e6e9ee", "stroke", (2, 3)),
+    "evicted-predicted": Series("With eviction, predicted", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     # under traffic
     "full-cache": Series("Full cache", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     "as given": Series("As given", "#1b86ea", "#4aa8fb"),
-    "fp8": Series("FP8 cache", "#840f42", "#e0246c", "diamond", (7, 3)),
-    "int8": Series("INT8 cache", "#840f42", "#e0246c", "diamond", (2, 3)),
     "per-head": Series("Each head its own", "#c98408", "#f8d252", "triangle-up"),
     # pages
     "page-returned": Series("Returned to the GPU", "#1b86ea", "#4aa8fb"),

@@ -69,6 +69,34 @@ def window_attention(queries: Tensor, keys: Tensor, scaling: float, window: int,
     return pad(scores, (0, window), value=float(scores.max()) + 1.0)
 
 
+def trailing_attention(queries: Tensor, keys: Tensor, scaling: float, window: int, kernel: int) -> Tensor:
+    """Return the attention from the last ``window`` queries, per query that can see a pair, smoothed.
+
+    SnapKV's score with a longer window whose own tokens compete as well: a token that few of the queries come
+    after is judged by those few. Parameters are those of `window_attention`, but that the window may be the
+    whole prompt.
+    """
+    tokens, last = keys.shape[1], min(window, keys.shape[1])
+    before, own = tokens - last, queries[:, -last:]
+    received = torch.zeros(keys.shape[:2], device=keys.device)
+    for start in range(0, last, QUERY_BLOCK):
+        end = min(start + QUERY_BLOCK, last)
+        weights = attention_weights(own[:, start:end], keys[:, : before + end], scaling)
+        received[:, : before + end] += _per_pair(weights)
+    seen_by = torch.arange(tokens, 0, -1, device=keys.device).clamp_max(last)
+    smoothed: Tensor = avg_pool1d(received / seen_by, kernel, stride=1, padding=kernel // 2)
+    return smoothed
+
+
+def value_key_ratio(keys: Tensor, values: Tensor) -> Tensor:
+    """Return ‖V‖ / ‖K‖ of each KV pair, ``[kv_heads, tokens]``: PagedEviction's score.
+
+    Chitty-Venkata et al., arXiv 2509.04377. Rotation doesn't change a key's length.
+    """
+    ratio: Tensor = values.float().norm(dim=-1) / keys.float().norm(dim=-1).clamp_min(1e-12)
+    return ratio
+
+
 def _per_pair(weights: Tensor) -> Tensor:
     """Sum ``[kv_heads, group, queries, tokens]`` over the queries, and average over the group."""
     return weights.sum(2).mean(1)

@@ -1,4 +1,4 @@
-"""Block maps of the study: every policy over the compression ratio, on one short sequence."""
+"""Block maps of the study: each of its policies over the compression ratio, on one short sequence."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ from kvreclaim.study.settings import BLOCK_SIZE
 from kvreclaim.study.shapes import CLUSTER_LENGTH, window_of
 
 TOKENS = 32 * BLOCK_SIZE
+POLICIES = (
+    "random",
+    "lowest-importance",
+    "block-wise",
+    "reclaimability-aware",
+    "streaming-llm",
+    "h2o",
+    "snapkv",
+)
 RATIOS = tuple(step / 20 for step in range(1, 20))
 SEED = 0
 
@@ -25,7 +34,7 @@ def block_maps() -> list[dict[str, Any]]:
     """Return a block map of each policy, JSON-ready; the seed is fixed, so they are always the same."""
     return [
         block_map(name, policies.get(name).title, BLOCK_SIZE, [_frame(name, ratio) for ratio in RATIOS])
-        for name in policies.names()
+        for name in POLICIES
     ]
 
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from kvreclaim.capture.quiet import quiet_transformers
+from kvreclaim.capture.inside.quiet import quiet_transformers
+from kvreclaim.capture.presses.calibration import MODULES as CALIBRATION_MODULES
+from kvreclaim.capture.texts import docstrings, topics
 from kvreclaim.errors import InputError
 
 TOPICS = "pydoc_data.topics"
-SHORTEST_PARAGRAPH = 80  # characters
+DOCSTRINGS = "python:docstrings"
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,12 @@ class Prompt:
 
 
 def topics_text() -> dict[str, str]:
-    """Return the prose of the help texts that come with CPython: running paragraphs, each once.
-
-    Topics quote each other; a model copies what it has read before, so a prompt that repeats itself would
-    say little of others. Grammar, examples and headings are left out.
-    """
-    from pydoc_data.topics import topics
-
-    paragraphs = [part for name in sorted(topics) for part in topics[name].split("\n\n")]
-    running = [" ".join(part.split()) for part in paragraphs if part[:1].isalpha()]
-    prose = [part for part in dict.fromkeys(running) if len(part) >= SHORTEST_PARAGRAPH]
-    return {TOPICS: "\n\n".join(prose)}
+    """Return the prose of the help texts that come with CPython."""
+    return {TOPICS: topics()}
 
 
 def read_texts(files: Sequence[str]) -> dict[str, str]:
-    """Return the texts of files, by the path as given.
+    """Return the texts of files, by the path as given; ``python:docstrings`` is prose that comes with Python.
 
     Raises
     ------
@@ -129,8 +122,13 @@ def _start(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _read(file: str) -> str:
+    if file == DOCSTRINGS:
+        return docstrings(without=CALIBRATION_MODULES)
+    path = Path(file)
     try:
-        return Path(file).read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{file}: is no regular file; pass a text file")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: is not UTF-8; pass a text file") from error
     except OSError as error:

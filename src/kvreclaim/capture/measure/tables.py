@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from kvreclaim.capture.matched_ledger import MatchedRow, prompt_rows, summarise
+from kvreclaim.capture.matched.ledger import MatchedRow, prompt_rows, summarise
 from kvreclaim.capture.measure.cells import Cells, matched_cell
 from kvreclaim.capture.measure.plan import Plan
 from kvreclaim.capture.measure.settings import layouts
@@ -68,7 +68,7 @@ class MatchedPromptRow:
     Parameters
     ----------
     prompt, policy, target_kl, ratio, reached
-        As in `kvreclaim.capture.matched.Match`.
+        As in `kvreclaim.capture.matched.fit.Match`.
     retained
         Fraction of KV pairs kept, as measured.
     kl, delta_nll, top1

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvreclaim.capture.attention_layers import geometry_of, model_name
-from kvreclaim.capture.matched import Match, Sweep, match_all
+from kvreclaim.capture.inside.attention_layers import geometry_of, model_name
+from kvreclaim.capture.matched.fit import Match, Sweep, match_all
 from kvreclaim.capture.measure.cells import Cell, Cells, matched_cell
+from kvreclaim.capture.measure.effective import attended
 from kvreclaim.capture.measure.plan import Part, Plan
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.prefill import capture
@@ -95,12 +96,17 @@ class Measurer:
             return
         ids = torch.tensor([prompt.ids], device=self._model.device)
         evicting = {_label(cell): cell for cell in missing if cell.ratio > 0}
-        presses = {label: make(cell.policy, cell.ratio, len(prompt.ids)) for label, cell in evicting.items()}
+        presses = {
+            label: make(attended(cell.policy).press, cell.ratio, len(prompt.ids))
+            for label, cell in evicting.items()
+        }
         captured = capture(self._model, presses, ids)
         continuation = Continuation(self._model, captured.cache, torch.tensor(prompt.next_ids))
         for cell in missing:
             recorded = captured.masks.get(_label(cell))
-            keep = self._everything(prompt) if recorded is None else recorded.array
+            keep = (
+                self._everything(prompt) if recorded is None else attended(cell.policy).mask(recorded).array
+            )
             mask = KeepMask(keep, cell.policy, self._metadata(cell, prompt))
             self._cells.save(cell, mask, continuation.quality(mask))
             self._done()

@@ -1,0 +1,1 @@
+"""Small models out of packages: downloaded, checked, converted, and stored as model directories."""

@@ -1,0 +1,1 @@
+"""Rows of a KV cache, told apart by their hashes: which survive a press, or a generation."""

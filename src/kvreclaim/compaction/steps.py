@@ -1,0 +1,232 @@
+"""Compaction in steps: a few moves at a time, over many requests in one pool, within what a step may cost.
+
+    between two decode steps:   occupancy ──▶ plan_step ──▶ copy, update tables, free ──▶ occupancy ──▶ ...
+
+A step remembers nothing: what is left to do is in the occupancy, so it goes on wherever the last one ended,
+and whatever tokens came or died in between.
+
+A token may move to any writable dead slot of its request. Of a request with h such holes in its blocks,
+h // B blocks can be emptied: the holes of the others hold their tokens. The least filled take the fewest
+copies (`kvreclaim.compaction.choose`) and are the sources; the holes of the others are the destinations. The
+two never meet, so moves are safe in place, in any order, and wherever a step ends. Over all requests sources
+are taken in ascending order of their cost, which frees the most blocks that any choice could at that cost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.compaction.pool_occupancy import PoolOccupancy
+from kvreclaim.errors import InputError
+from kvreclaim.validate import positive_int
+
+Indices = NDArray[np.int64]
+Seconds = NDArray[np.float64]
+
+
+class CopyPrice(Protocol):
+    """What a copy costs in seconds; `CopyCost`, calibrated on a machine, is one."""
+
+    @property
+    def fixed(self) -> float:
+        """Of a step that copies anything: launch and synchronisation."""
+
+    @property
+    def per_run(self) -> float:
+        """Of a run, a stretch of consecutive slots in one tensor."""
+
+    @property
+    def per_byte(self) -> float:
+        """Of a byte."""
+
+
+@dataclass(frozen=True)
+class TokenCopy:
+    """What it takes to move one token.
+
+    Parameters
+    ----------
+    price
+        Of copies.
+    token_bytes
+        Bytes of its KV pairs in all that a block table maps.
+    tensors
+        Tensors that they lie in, each a run of its own.
+    table_update
+        Seconds to take a freed block out of its table.
+
+    Raises
+    ------
+    InputError
+        If a number is not positive, or the time negative or not finite.
+    """
+
+    price: CopyPrice
+    token_bytes: int
+    tensors: int = 1
+    table_update: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive_int(self.token_bytes, "token_bytes")
+        positive_int(self.tensors, "tensors")
+        if not 0 <= self.table_update < float("inf"):
+            raise InputError(f"table_update is {self.table_update!r}: pass seconds, at least 0")
+
+    def seconds(self, tokens: NDArray[np.integer], runs: NDArray[np.integer | np.bool_]) -> Seconds:
+        """Return what so many tokens in so many stretches of slots cost, but for a step's fixed cost."""
+        by_bytes = np.float64(self.price.per_byte * self.token_bytes) * tokens
+        total: Seconds = by_bytes + np.float64(self.price.per_run * self.tensors) * runs
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class StepPlan:
+    """The moves of a step, and the blocks that go back after them.
+
+    Parameters
+    ----------
+    source, destination
+        int64 ``[moves, 2]``: (entry, slot) in the occupancy that the step was planned on. A move copies what
+        all tensors of the table hold at the one to the other; the source is dead then.
+    freed
+        int64 ``[blocks]``: entries that hold no live token after the moves, ascending.
+    seconds
+        What the step costs.
+    """
+
+    source: Indices
+    destination: Indices
+    freed: Indices
+    seconds: float
+
+    @property
+    def moved_tokens(self) -> int:
+        """Tokens that move."""
+        return len(self.source)
+
+    def applied(self, live: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return the live slots ``[entries, block_size]`` after the moves."""
+        after = live.copy()
+        after[tuple(self.source.T)] = False
+        after[tuple(self.destination.T)] = True
+        return after
+
+
+def plan_step(
+    pool: PoolOccupancy,
+    copy: TokenCopy,
+    *,
+    copy_budget: int | None = None,
+    latency_budget: float | None = None,
+) -> StepPlan:
+    """Choose what to move now, so that the most blocks are freed for what the step may cost.
+
+    Blocks are emptied whole, the cheapest first: by tokens under a copy budget alone, else by seconds. Where
+    none fits, the cheapest is begun, for a later step to end; under a latency budget below the price of a
+    single token nothing moves. Blocks without a live token go back at no cost.
+
+    Parameters
+    ----------
+    pool
+        What the requests hold now.
+    copy
+        What moving a token takes.
+    copy_budget
+        The most tokens to move, at least 1; None for no limit.
+    latency_budget
+        The most seconds, above 0; None for no limit.
+
+    Raises
+    ------
+    InputError
+        If a budget is not positive.
+    """
+    limit = float("inf") if latency_budget is None else latency_budget
+    if not limit > 0:
+        raise InputError(f"latency_budget is {latency_budget!r}: pass seconds, greater than 0")
+    live = pool.live.sum(axis=1)
+    sources = _sources(pool, live)
+    tokens = live[sources]
+    most = int(tokens.sum()) if copy_budget is None else positive_int(copy_budget, "copy_budget")
+    seconds = copy.seconds(tokens, _stretches(pool.live[sources])) + copy.table_update
+    order = np.argsort(tokens if latency_budget is None else seconds, kind="stable")
+    fit = min(_within(tokens[order], most), _within(seconds[order], limit - copy.price.fixed))
+    chosen = sources[order[: fit + 1]]  # and one more, which may be begun
+    source, destination = _moves(pool, live, sources, chosen)
+    ends = np.cumsum(live[chosen])
+    cost = copy.seconds(np.ones(len(source), np.int64), _begins(source, destination))
+    cost[ends - 1] += copy.table_update
+    moves = min(most, _within(cost, limit - copy.price.fixed))
+    emptied = int(np.searchsorted(ends, moves, side="right"))
+    if emptied:
+        moves = int(ends[emptied - 1])
+    freed = np.concatenate([np.flatnonzero((live == 0) & pool.movable), chosen[:emptied]])
+    return StepPlan(
+        source[:moves],
+        destination[:moves],
+        np.sort(freed),
+        seconds=copy.price.fixed + float(cost[:moves].sum()) if moves else 0.0,
+    )
+
+
+def _sources(pool: PoolOccupancy, live: Indices) -> Indices:
+    """Return the entries that can be emptied together: the least filled of each request."""
+    holes = np.where((live > 0) | ~pool.movable, (pool.writable & ~pool.live).sum(axis=1), 0)
+    most = np.bincount(pool.request, holes, minlength=pool.requests).astype(np.int64) // pool.block_size
+    held = np.flatnonzero(pool.movable & (live > 0))
+    ascending = held[np.argsort(pool.request[held] * (pool.block_size + 1) + live[held], kind="stable")]
+    owner = pool.request[ascending]
+    return ascending[_rank(owner) < most[owner]]
+
+
+def _moves(pool: PoolOccupancy, live: Indices, sources: Indices, chosen: Indices) -> tuple[Indices, Indices]:
+    """Match the live tokens of the chosen sources to holes of their requests, of the fullest blocks first."""
+    place, slot = np.nonzero(pool.live[chosen])
+    source = np.stack([chosen[place], slot], axis=1)
+    receives = np.zeros(pool.requests, np.bool_)
+    receives[pool.request[chosen]] = True
+    open_to = receives[pool.request] & ((live > 0) | ~pool.movable)
+    open_to[sources] = False
+    entries = np.flatnonzero(open_to)
+    fullest_first = entries[
+        np.argsort(pool.request[entries] * (pool.block_size + 1) - live[entries], kind="stable")
+    ]
+    place, slot = np.nonzero(pool.writable[fullest_first] & ~pool.live[fullest_first])
+    holes = np.stack([fullest_first[place], slot], axis=1)
+    first_hole = np.searchsorted(pool.request[holes[:, 0]], np.arange(pool.requests))
+    owner = pool.request[source[:, 0]]
+    by_owner = np.argsort(owner, kind="stable")
+    nth = np.empty_like(by_owner)
+    nth[by_owner] = _rank(owner[by_owner])
+    return source, holes[first_hole[owner] + nth]
+
+
+def _rank(ascending: Indices) -> Indices:
+    """Return each value's place among its equals, from 0."""
+    return np.arange(len(ascending)) - np.searchsorted(ascending, ascending)
+
+
+def _stretches(live: NDArray[np.bool_]) -> Indices:
+    """Count the stretches of live slots of each block: ``[entries]``."""
+    begins = live.copy()
+    begins[:, 1:] &= ~live[:, :-1]
+    counts: Indices = begins.sum(axis=1)
+    return counts
+
+
+def _begins(source: Indices, destination: Indices) -> NDArray[np.bool_]:
+    """Say of each move whether it begins a run: its slots don't follow those of the move before."""
+    begins = np.zeros(len(source), np.bool_)
+    begins[:1] = True
+    for places in (source, destination):
+        begins[1:] |= (np.diff(places, axis=0) != [0, 1]).any(axis=1)
+    return begins
+
+
+def _within(costs: NDArray[np.generic], budget: float) -> int:
+    """Return how many of the costs, in their order, the budget pays for."""
+    return int(np.searchsorted(np.cumsum(costs), budget, side="right"))

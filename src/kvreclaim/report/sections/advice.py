@@ -1,0 +1,159 @@
+"""What to use: the candidates of an advice, the frontier among them, and the one recommended."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import polars as pl
+
+from kvreclaim.report.charts import advice as charts
+from kvreclaim.report.charts.rows import label
+from kvreclaim.report.folder import Folder
+from kvreclaim.report.measurements import TABLES
+from kvreclaim.report.section import BlockMaps, Figure, Item, KeyNumber, Notes, Section, Table
+from kvreclaim.report.wording import number
+
+_LOSSES = {
+    "continuation": "KL to the full model (mean of its logarithm, nats)",
+    "retrieval": "Needles missed (share of those that the full cache finds)",
+}
+
+
+def build(folder: Folder) -> Section:
+    """Return the section of an advice."""
+    table = folder.table("advice.csv")
+    asked = folder.run["parameters"]
+    prompts, matters = int(asked["prompts"]), str(asked["matters"])
+    tables = TABLES[str(asked["block_tables"])].lower()
+    counts = int(asked["trials"]) if matters == "retrieval" else prompts
+    return Section(
+        id="advice",
+        title="What to use",
+        provenance=folder.made("Measured"),
+        prose=(
+            f"Candidates for {str(asked['model']).rpartition('/')[2]}, {prompts} prompts of "
+            f"{int(asked['context']):,} tokens: each evicts to ratio {number(float(asked['ratio']))}. What "
+            f"comes back is counted in blocks of {asked['block_size']} ({tables}), with at most "
+            f"{charts.copied_text(float(asked['copy_budget']))} of the KV pairs copied.",
+            "What decides for all heads of a table together gives the memory back, and pays for it in "
+            "quality beside the same scorer's own choice, head by head, which saves as much and gives "
+            "nothing back. A cache in eight bits is the baseline: what it saves comes on top of an eviction.",
+        ),
+        items=(
+            _figure(table, _LOSSES.get(matters, "The user's own loss"), counts),
+            Notes("The recommendation", (_reason(folder),)),
+            *_block_maps(folder),
+            _table(table),
+        ),
+        key_numbers=_key_numbers(table, prompts),
+        sources=("kvpress", "paged-attention", "snapkv", "streaming-llm"),
+    )
+
+
+def _figure(table: pl.DataFrame, loss_title: str, counts: int) -> Figure:
+    rows = table.select(
+        policy=pl.Series(_series(table)),
+        x="physical_reclaim",
+        mean="loss",
+        std=pl.lit(0.0),
+        n=pl.lit(counts),
+        kind=pl.lit("measured"),
+        copied=pl.Series([charts.copied_text(share) for share in table["moved_fraction"]]),
+        pareto="pareto",
+    )
+    return Figure(
+        id="advice-tradeoff",
+        title="What is lost, and what comes back",
+        caption=(
+            "A point is a candidate: lower and further right is better. The line joins those that no other "
+            "that evicts beats in loss, memory and copies."
+        ),
+        drawings={(): partial(charts.tradeoff, rows, loss_title)},
+        series=(charts.FRONTIER, *_series(table)),
+        spread="means",
+        wide=True,
+    )
+
+
+def _series(table: pl.DataFrame) -> list[str]:
+    """Return a key for each candidate: its names alone where no other has them, else with its parameters."""
+    names = table["policy"].to_list()
+    return [
+        policy if names.count(policy) == 1 else candidate
+        for policy, candidate in table.select("policy", "candidate").rows()
+    ]
+
+
+def _reason(folder: Folder) -> str:
+    choice = folder.advice["choice"]
+    others = [
+        f"{one['name']} {one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
+        for one in choice["comparisons"]
+        if one["low"] is not None
+    ]
+    beside = (
+        f". Loss beside it, 95 % by a paired bootstrap over prompts: {'; '.join(others)}" if others else ""
+    )
+    return f"{choice['reason']}{beside}."
+
+
+def _block_maps(folder: Folder) -> tuple[Item, ...]:
+    maps = tuple({**found, "title": label(str(found["title"]))} for found in folder.block_maps)
+    if not maps:
+        return ()
+    return (
+        BlockMaps(
+            id="advice-map",
+            title="Before and after: one prompt's masks, block by block",
+            caption=(
+                "What a shared table sees: a cell is a token, live while any head keeps it, and darker the "
+                "more of them do. SnapKV's own choice leaves every block held; one decision for all heads "
+                "leaves whole blocks free."
+            ),
+            maps=maps,
+            views=tuple(dict.fromkeys(str(found["view"]) for found in maps if "view" in found)),
+        ),
+    )
+
+
+def _table(table: pl.DataFrame) -> Table:
+    rows = tuple(
+        (
+            label(series) + (" (recommended)" if row["recommended"] else ""),
+            number(row["loss"]),
+            number(row["kl_ratio_to_snapkv"]),
+            number(row["top1"]),
+            "–" if row["needle"] is None else number(row["needle"]),
+            number(row["physical_reclaim"]),
+            charts.copied_text(row["moved_fraction"]),
+            f"{row['admitted']:,}",
+            number(row["gib"]),
+        )
+        for series, row in zip(_series(table), table.iter_rows(named=True), strict=True)
+    )
+    return Table(
+        id="advice-table",
+        title="Every candidate",
+        caption="Means over prompts, measured; KL by SnapKV's is a geometric mean.",
+        columns=(
+            *("Candidate", "Loss", "KL by SnapKV's", "Top-1", "Needles found"),
+            *("Comes back", "Pairs copied", "Requests admitted", "GiB back"),
+        ),
+        rows=rows,
+        numeric=frozenset(range(1, 9)),
+    )
+
+
+def _key_numbers(table: pl.DataFrame, prompts: int) -> tuple[KeyNumber, ...]:
+    found = table.filter("recommended")
+    if not found.height:
+        return ()
+    row, series = found.row(0, named=True), _series(table)[table["recommended"].to_list().index(True)]
+    return (
+        KeyNumber(
+            f"{100 * row['physical_reclaim']:.1f} %",
+            f"of the KV memory back with {charts.copied_text(row['moved_fraction'])} of the pairs copied, at "
+            f"{number(row['kl_ratio_to_snapkv'])} times SnapKV's KL: {label(series)}",
+            f"measured, n = {prompts}",
+        ),
+    )

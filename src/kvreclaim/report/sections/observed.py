@@ -1,0 +1,222 @@
+"""In a real runtime: a pool too small, with and without eviction, beside what was predicted."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import polars as pl
+
+from kvreclaim.errors import InputError
+from kvreclaim.report.charts import observed as charts
+from kvreclaim.report.charts.rows import label
+from kvreclaim.report.folder import Folder
+from kvreclaim.report.section import Control, Drawing, Figure, Item, KeyNumber, Section, Table
+from kvreclaim.report.sections.parts import Chart
+from kvreclaim.report.wording import listed, mebibytes
+
+NAMES = {"vllm": "vLLM", "openvino": "OpenVINO GenAI"}
+DONE = {"pack": "packed", "free": "whole dead blocks freed", "mask": "masked only"}
+FIGURES = {
+    "peak_running": "Peak running",
+    "steps": "Steps",
+    "blocks_freed": "Blocks freed",
+    "preemptions": "Preemptions",
+}
+SERIES = ("full-cache", "evicted", "full-cache-predicted", "evicted-predicted")
+Row = dict[str, Any]
+
+
+def build(folder: Folder) -> Section:
+    """Return the section of a scenario that was observed in a real runtime."""
+    runs = list(folder.table("runs.csv").iter_rows(named=True))
+    if not runs or runs[0]["policy"] != "none":
+        raise InputError(f"{folder.path / 'runs.csv'} has no run with the full cache: run the command again")
+    steps = folder.table("steps.csv")
+    return Section(
+        id="observed",
+        title="In a real runtime",
+        provenance=folder.made("Observed"),
+        prose=(_scenario(folder, runs), *_findings(runs)),
+        items=(*_figures(runs, steps), _table(runs)),
+        key_numbers=_key_numbers(runs),
+        sources=("paged-attention", "streaming-llm", "snapkv"),
+    )
+
+
+def _scenario(folder: Folder, runs: list[Row]) -> str:
+    asked = folder.run.get("parameters", {})
+    sizes = (
+        f"{asked.get('requests', 'several')} requests of {asked.get('prompt_tokens', 'some')} tokens, "
+        f"{asked.get('max_tokens', 'some')} more to generate, all there at once, and a pool of "
+        f"{asked.get('pool_blocks', 'few')} blocks of {asked.get('block_size', 'some')} tokens"
+    )
+    runtime = NAMES.get(runs[0]["runtime"], runs[0]["runtime"])
+    return (
+        f"{asked.get('model', 'A model')} in {runtime}: {sizes}, too small on purpose. Free blocks and "
+        "queues are read off the runtime's own objects after every step."
+    )
+
+
+def _findings(runs: list[Row]) -> tuple[str, ...]:
+    """Return what eviction changed, whether it was predicted, and what was copied for it."""
+    full, *evicted = runs
+    told = [
+        f"With the full cache at most {full['observed_peak_running']} ran at once, in "
+        f"{full['observed_steps']} steps. "
+        + " ".join(
+            f"{_name(run)}: {run['observed_peak_running']}, in {run['observed_steps']} steps{_freed(run)}."
+            for run in evicted
+        )
+    ]
+    predicted = [run for run in runs if run["unequal"] is not None]
+    wrong = [run for run in predicted if run["unequal"] != "nothing"]
+    if predicted:
+        told.append(
+            "The rules of vLLM's scheduler, in plain Python, predict each run. "
+            + (
+                f"Not as predicted: {listed([_name(run) for run in wrong])}."
+                if wrong
+                else "Peaks, preemptions, the blocks freed of every request, and free blocks and queues at "
+                "every step are as predicted: equal, not close."
+            )
+        )
+    if any(run["mode"] == "pack" for run in evicted):
+        told.append(
+            "Packing copies the survivors and nothing else. Keys are cached rotated and keep the rotation of "
+            "their position, so none is embedded anew, as the study feared."
+        )
+    return tuple(told)
+
+
+def _freed(run: Row) -> str:
+    return "" if run["observed_blocks_freed"] is None else f", {run['observed_blocks_freed']} blocks freed"
+
+
+def _name(run: Row) -> str:
+    """Return what was evicted: ``SnapKV, 128 kept, packed``."""
+    if run["policy"] == "none":
+        return "Full cache"
+    again = "" if run["buffer"] is None else f" + {run['buffer']}"
+    kept = None if run["budget"] is None else f"{run['budget']}{again} kept"
+    return ", ".join(filter(None, (label(run["policy"]), kept, DONE.get(run["mode"], run["mode"]))))
+
+
+def _figures(runs: list[Row], steps: pl.DataFrame) -> tuple[Item, ...]:
+    if len(runs) == 1:
+        return ()
+    control = Control("evicted", "Evicted", tuple((str(run["run"]), _name(run)) for run in runs[1:]))
+    series = SERIES if steps["predicted_free_blocks"].is_not_null().any() else SERIES[:2]
+
+    def drawings(chart: Chart, column: str) -> dict[tuple[str, ...], Drawing]:
+        return {
+            (str(run["run"]),): partial(chart, _timeline(steps, (runs[0]["run"], run["run"]), column))
+            for run in runs[1:]
+        }
+
+    words = (
+        " Dashed: predicted; it lies on what was observed where they are equal." if series == SERIES else ""
+    )
+    return (
+        Figure(
+            id="observed-free",
+            title="Free blocks of the pool, step by step",
+            caption=f"After each step, its finished requests and its evictions.{words}",
+            drawings=drawings(charts.free_blocks, "free_blocks"),
+            controls=(control,),
+            series=series,
+        ),
+        Figure(
+            id="observed-running",
+            title="Requests that run, step by step",
+            caption=f"The same requests are done in fewer steps when more of them run at once.{words}",
+            drawings=drawings(charts.running, "scheduled"),
+            controls=(control,),
+            series=series,
+        ),
+    )
+
+
+def _timeline(steps: pl.DataFrame, runs: tuple[int, int], column: str) -> pl.DataFrame:
+    """Return one column over the steps, of the full cache and of one run with eviction, and as predicted."""
+    parts = []
+    for run, series in zip(runs, SERIES, strict=False):
+        rows = steps.filter(pl.col("run") == run)
+        for name, key, kind in (
+            (column, series, "observed"),
+            (f"predicted_{column}", f"{series}-predicted", "simulated"),
+        ):
+            parts.append(
+                rows.filter(pl.col(name).is_not_null()).select(
+                    policy=pl.lit(key),
+                    x=pl.col("step").cast(pl.Float64),
+                    mean=pl.col(name).cast(pl.Float64),
+                    std=pl.lit(None, dtype=pl.Float64),
+                    n=pl.lit(1),
+                    kind=pl.lit(kind),
+                )
+            )
+    return pl.concat(parts)
+
+
+def _table(runs: list[Row]) -> Table:
+    predicted = any(run["unequal"] is not None for run in runs)
+    columns = ["Evicted"]
+    for title in FIGURES.values():
+        columns += [title, "Predicted"] if predicted else [title]
+    columns += ["Moved", "Equal"] if predicted else ["Moved"]
+    rows = []
+    for run in runs:
+        cells = [_name(run)]
+        for figure in FIGURES:
+            cells.append(_count(run[f"observed_{figure}"]))
+            cells += [_count(run[f"predicted_{figure}"])] if predicted else []
+        cells.append("" if run["moved_bytes"] is None else mebibytes(run["moved_bytes"]))
+        cells += [_verdict(run)] if predicted else []
+        rows.append(tuple(cells))
+    return Table(
+        id="observed-table",
+        title="Observed, and predicted",
+        caption=(
+            "One run each: observed. "
+            + (
+                "Predicted (simulated) by the scheduler's rules. Equal: these figures, the blocks freed of "
+                "each request, and free blocks and queues at every step."
+                if predicted
+                else "The rules of this runtime are not known, so nothing is predicted."
+            )
+        ),
+        columns=tuple(columns),
+        rows=tuple(rows),
+        numeric=frozenset(range(1, len(columns) - predicted)),
+        tones=tuple(_tone(run) for run in runs) if predicted else (),
+    )
+
+
+def _count(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _verdict(run: Row) -> str:
+    if run["unequal"] is None:
+        return ""
+    return "✓ yes" if run["unequal"] == "nothing" else f"✗ not {run['unequal'].replace('_', ' ')}"
+
+
+def _tone(run: Row) -> str:
+    return "" if run["unequal"] is None else "good" if run["unequal"] == "nothing" else "bad"
+
+
+def _key_numbers(runs: list[Row]) -> tuple[KeyNumber, ...]:
+    """Return how many more requests ran at once with the eviction that let in the most."""
+    full, *evicted = runs
+    if not evicted:
+        return ()
+    best = max(evicted, key=lambda run: run["observed_peak_running"])
+    return (
+        KeyNumber(
+            f"{best['observed_peak_running']}, not {full['observed_peak_running']}",
+            f"requests run at once in the same pool: {_name(best)}",
+            f"observed in {NAMES.get(best['runtime'], best['runtime'])}, 1 run each",
+        ),
+    )

@@ -1,0 +1,135 @@
+"""A scenario in vLLM, without eviction and with it, each run beside its prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kvreclaim.errors import InputError
+from kvreclaim.runtimes.observation import Observation, Row, Scenario
+from kvreclaim.runtimes.predict import (
+    Prediction,
+    equal,
+    masks_of,
+    needs_masks,
+    place_of,
+    predict,
+    rule_for,
+)
+from kvreclaim.runtimes.vllm.engine import Engine
+from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.runtimes.vllm.records import ObservedRun, as_row
+from kvreclaim.scheduling import SchedulerSettings
+
+
+def observe(
+    scenario: Scenario, chosen: Sequence[Options], report: Callable[[int], None] = lambda _: None
+) -> list[Observation]:
+    """Run a scenario on one engine: with the full cache first, then as each option says.
+
+    Parameters
+    ----------
+    scenario
+        The requests and the pool.
+    chosen
+        Options that evict, without a copy budget.
+    report
+        Called with the number of runs done.
+
+    Raises
+    ------
+    InputError
+        If vLLM is missing or not supported, refuses the settings, or an option does not fit the model.
+    """
+    _check(chosen)
+    with Engine(
+        scenario.path,
+        pool_blocks=scenario.pool_blocks,
+        block_size=scenario.block_size,
+        max_model_len=scenario.request_tokens,
+        max_num_seqs=scenario.max_num_seqs,
+        max_num_batched_tokens=scenario.max_num_batched_tokens,
+    ) as engine:
+        tokenizer = engine.llm.get_tokenizer()
+        prompts = scenario.prompts(lambda text: tokenizer.encode(text, add_special_tokens=False))
+        observations = []
+        for done, options in enumerate([Options("none"), *chosen]):
+            observations.append(observe_run(engine, prompts, options, scenario.max_tokens, scenario.settings))
+            report(done + 1)
+    return observations
+
+
+def observe_run(
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    options: Options,
+    max_tokens: int,
+    settings: SchedulerSettings,
+) -> Observation:
+    """Run prompts on an engine, and predict the run.
+
+    Parameters
+    ----------
+    engine
+        At rest.
+    prompts
+        Token ids of each.
+    options
+        What is evicted, without a copy budget.
+    max_tokens
+        Tokens that each request generates.
+    settings
+        The engine's pool and limits.
+
+    Raises
+    ------
+    InputError
+        If the options do not fit the model, have a copy budget, or a request does not fit the pool.
+    """
+    _check([options])
+    run = engine.run(prompts, replace(options, record_masks=needs_masks(options)), max_tokens)
+    rule = rule_for(options, settings.block_size, masks_of(run))
+    prediction = predict(settings, [len(prompt) for prompt in prompts], max_tokens, rule)
+    return _observation(options, run, prediction)
+
+
+def _check(chosen: Sequence[Options]) -> None:
+    if any(options.copy_budget is not None for options in chosen):
+        raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
+
+
+def _observation(options: Options, run: ObservedRun, prediction: Prediction) -> Observation:
+    return Observation(
+        runtime="vllm",
+        policy=options.policy,
+        mode=options.mode if options.evicts else None,
+        budget=options.budget,
+        buffer=options.buffer,
+        observed=run.summary(),
+        predicted=prediction.summary(),
+        unequal=tuple(name for name, same in equal(prediction, run).items() if not same),
+        moved_bytes=run.moved_bytes,
+        seconds=run.seconds,
+        steps=tuple(_steps(run, prediction)),
+        evictions=tuple(
+            {**as_row(eviction), "request": place_of(eviction.request)} for eviction in run.evictions
+        ),
+    )
+
+
+def _steps(run: ObservedRun, prediction: Prediction) -> list[Row]:
+    """Return the observed steps with the predicted ones beside; one of the two may be longer."""
+    rows: list[Row] = [{"step": number + 1} for number in range(max(len(run.steps), len(prediction.steps)))]
+    for row, record in zip(rows, run.steps, strict=False):
+        row.update(as_row(record), step=row["step"])
+    preempted = 0
+    for row, step in zip(rows, prediction.steps, strict=False):
+        preempted += len(step.preempted)
+        row.update(
+            predicted_free_blocks=step.free_blocks,
+            predicted_scheduled=len(step.scheduled),
+            predicted_running=step.running_after,
+            predicted_waiting=step.waiting_after,
+            predicted_preemptions=preempted,
+        )
+    return rows

@@ -1,0 +1,199 @@
+"""A scenario for a real runtime, what was observed of it, and the folder that both are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kvreclaim.errors import InputError
+from kvreclaim.results import ResultsFolder, as_csv
+from kvreclaim.scheduling import SchedulerSettings
+from kvreclaim.validate import positive_int
+
+FIGURES = ("peak_running", "steps", "blocks_freed", "preemptions", "free_blocks_end")
+"""What is both observed and predicted."""
+
+STEP_COLUMNS = ("free_blocks", "scheduled", "running", "waiting", "preemptions")
+CHARACTERS = 12  # of a token, at the very most on average
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Requests of one length, all there at once, and a pool too small for them.
+
+    Parameters
+    ----------
+    model
+        A model's folder, or an id on the Hugging Face Hub, or a name for what lies in `directory`.
+    pool_blocks
+        Usable blocks; a null block comes on top.
+    block_size
+        B in tokens.
+    requests, prompt_tokens, max_tokens
+        How many; tokens of each prompt, and those that each generates.
+    max_num_seqs, max_num_batched_tokens
+        Most requests, and most tokens, of one step.
+    directory
+        The model's folder, where `model` is only its name.
+
+    Raises
+    ------
+    InputError
+        If a number is not whole or below 1, or the pool can't hold one request.
+    """
+
+    model: str
+    pool_blocks: int = 40
+    block_size: int = 32
+    requests: int = 8
+    prompt_tokens: int = 520
+    max_tokens: int = 64
+    max_num_seqs: int = 16
+    max_num_batched_tokens: int = 1024
+    directory: str | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self)[1:-1]:
+            positive_int(getattr(self, field.name), field.name)
+        needed = self.settings.blocks_for(self.request_tokens)
+        if needed > self.pool_blocks:
+            raise InputError(
+                f"a request of {self.request_tokens} tokens needs {needed} blocks, the pool has "
+                f"{self.pool_blocks}: pass a larger pool or shorter requests"
+            )
+
+    @property
+    def path(self) -> str:
+        """Where a runtime finds the model."""
+        return self.model if self.directory is None else self.directory
+
+    @property
+    def request_tokens(self) -> int:
+        """Tokens of a finished request."""
+        return self.prompt_tokens + self.max_tokens
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        """The pool and the limits, as the scheduler takes them."""
+        return SchedulerSettings(
+            self.pool_blocks, self.block_size, self.max_num_seqs, self.max_num_batched_tokens
+        )
+
+    def prompts(self, encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
+        """Return the token ids of each prompt: consecutive stretches of the help that comes with Python.
+
+        Parameters
+        ----------
+        encode
+            The tokenizer, without special tokens.
+
+        Raises
+        ------
+        InputError
+            If that text is too short for them.
+        """
+        wanted = self.requests * self.prompt_tokens
+        tokens = list(encode(_help_of_python()[: wanted * CHARACTERS]))
+        if len(tokens) < wanted:
+            raise InputError(f"{wanted} tokens of prompts are more than there is text: pass fewer or shorter")
+        return [tokens[start : start + self.prompt_tokens] for start in range(0, wanted, self.prompt_tokens)]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One run of a scenario.
+
+    Attributes
+    ----------
+    runtime
+        ``vllm`` or ``openvino``.
+    policy, mode, budget, buffer
+        What was evicted, and how; ``none`` and None for the full cache.
+    observed, predicted
+        `FIGURES` by name; None what the runtime does not show, and for what is not predicted at all.
+    unequal
+        In what the run did not do as predicted: figures, and ``blocks_freed_by_request``,
+        ``free_blocks_by_step``, ``queues_by_step``; None without a prediction.
+    moved_bytes
+        Bytes that evictions copied; None what the runtime does not show.
+    seconds
+        Wall time of the run.
+    steps, evictions
+        Rows of their tables; steps with the predicted numbers beside.
+    """
+
+    runtime: str
+    policy: str
+    mode: str | None
+    budget: int | None
+    buffer: int | None
+    observed: Mapping[str, int | None]
+    predicted: Mapping[str, int] | None
+    unequal: tuple[str, ...] | None
+    moved_bytes: int | None
+    seconds: float
+    steps: tuple[Row, ...]
+    evictions: tuple[Row, ...] = ()
+
+    def to_dict(self, scenario: Scenario) -> Row:
+        """Return the run as ``observe --json`` gives it (docs/json.md)."""
+        return {
+            "runtime": self.runtime,
+            "model": scenario.model,
+            "policy": self.policy,
+            "mode": self.mode,
+            "budget": self.budget,
+            "buffer": self.buffer,
+            "block_size": scenario.block_size,
+            "pool_blocks": scenario.pool_blocks,
+            "requests": scenario.requests,
+            "prompt_tokens": scenario.prompt_tokens,
+            "max_tokens": scenario.max_tokens,
+            "predicted": self.predicted,
+            "observed": self.observed,
+            "unequal": self.unequal,
+            "moved_bytes": self.moved_bytes,
+            "seconds": self.seconds,
+        }
+
+
+RUN_COLUMNS = (
+    *("run", "runtime", "model", "policy", "mode", "budget", "buffer", "block_size", "pool_blocks"),
+    *("requests", "prompt_tokens", "max_tokens"),
+    *(f"{kind}_{figure}" for figure in FIGURES for kind in ("observed", "predicted")),
+    *("unequal", "moved_bytes", "seconds"),
+)
+
+
+def write(folder: ResultsFolder, scenario: Scenario, observations: Sequence[Observation]) -> None:
+    """Write ``runs.csv``, ``steps.csv`` and ``evictions.csv``: a row per run, per step and per eviction.
+
+    Runs are numbered from 0; the rows of steps and evictions name theirs under ``run``.
+    """
+    runs = [_run_row(number, scenario, seen) for number, seen in enumerate(observations)]
+    folder.write("runs.csv", as_csv(RUN_COLUMNS, runs))
+    predicted = [f"predicted_{column}" for column in STEP_COLUMNS]
+    steps = [{"run": number, **row} for number, seen in enumerate(observations) for row in seen.steps]
+    folder.write("steps.csv", as_csv(("run", "step", *STEP_COLUMNS, *predicted), steps))
+    evictions = [{"run": number, **row} for number, seen in enumerate(observations) for row in seen.evictions]
+    columns = tuple(evictions[0]) if evictions else ("run",)
+    folder.write("evictions.csv", as_csv(columns, evictions))
+
+
+def _run_row(number: int, scenario: Scenario, seen: Observation) -> Row:
+    row = {"run": number, **seen.to_dict(scenario)}
+    observed, predicted = row.pop("observed"), row.pop("predicted") or {}
+    row["unequal"] = None if seen.unequal is None else " ".join(seen.unequal) or "nothing"
+    for figure in FIGURES:
+        row[f"observed_{figure}"] = observed[figure]
+        row[f"predicted_{figure}"] = predicted.get(figure)
+    return row
+
+
+def _help_of_python() -> str:
+    """Return the running text of CPython's help topics, one after the other."""
+    from pydoc_data.topics import topics
+
+    return "\n".join(" ".join(topics[name].split()) for name in sorted(topics))

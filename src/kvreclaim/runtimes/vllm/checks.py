@@ -1,0 +1,70 @@
+"""What the plugin refuses at start, from vLLM's own configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvreclaim.errors import InputError
+from kvreclaim.runtimes.vllm.maskfiles import MaskFile
+from kvreclaim.runtimes.vllm.options import Options
+
+
+def check_config(config: Any, options: Options) -> None:
+    """Refuse an engine that the plugin can't serve.
+
+    Parameters
+    ----------
+    config
+        vLLM's ``VllmConfig``.
+    options
+        What is to be evicted.
+
+    Raises
+    ------
+    InputError
+        If the engine has something that is not supported, or the masks are of another model.
+    """
+    parallel, model = config.parallel_config, config.model_config
+    device, block_size = config.device_config.device_type, config.cache_config.block_size
+    refusals = {
+        f"device {device}: the plugin serves vLLM on CPU": device != "cpu",
+        "prefix caching shares blocks, which can't be evicted from: pass enable_prefix_caching=False": (
+            config.cache_config.enable_prefix_caching
+        ),
+        "asynchronous scheduling runs ahead of evictions: pass async_scheduling=False": (
+            config.scheduler_config.async_scheduling
+        ),
+        "a compiled model is not supported: pass enforce_eager=True": not model.enforce_eager,
+        "speculative decoding is not supported: leave out speculative_config": (
+            config.speculative_config is not None
+        ),
+        "a KV connector is not supported: leave out kv_transfer_config": config.kv_transfer_config
+        is not None,
+        f"{parallel.tensor_parallel_size} tensor-parallel workers: pass tensor_parallel_size=1": (
+            parallel.tensor_parallel_size > 1
+        ),
+        f"{parallel.pipeline_parallel_size} pipeline stages: pass pipeline_parallel_size=1": (
+            parallel.pipeline_parallel_size > 1
+        ),
+        "context parallelism is not supported: leave it out": (
+            parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
+        ),
+        f"block_size {block_size}: the kernels of CPU_ATTN take a multiple of 32": block_size % 32 != 0,
+        f"kv_cache_dtype {config.cache_config.cache_dtype} is not supported: pass auto": (
+            config.cache_config.cache_dtype != "auto"
+        ),
+        "model runner V2 is not supported: set VLLM_USE_V2_MODEL_RUNNER=0": config.use_v2_model_runner,
+        f"a {model.runner_type} model does not decode: pass a model that generates": (
+            model.runner_type != "generate"
+        ),
+    }
+    for refusal, applies in refusals.items():
+        if applies:
+            raise InputError(refusal)
+    if options.masks is not None:
+        MaskFile(options.masks, model.get_num_layers(parallel), model.get_num_kv_heads(parallel))
+    if options.budget is not None and options.budget >= model.max_model_len:
+        raise InputError(
+            f"budget {options.budget} is never exceeded by {model.max_model_len} tokens (max_model_len): "
+            "pass a smaller budget"
+        )

@@ -1,0 +1,124 @@
+"""The worker's eyes: which rows a step computes, and what their queries say."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvreclaim.runtimes.vllm.cache import LayerCache
+from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.runtimes.vllm.rowstate import RowState
+from kvreclaim.runtimes.vllm.scoring import (
+    add_received_attention,
+    key_norms,
+    masked_attention,
+    window_attention,
+)
+from kvreclaim.runtimes.vllm.selection import LAST, NORM, RECEIVED, WINDOW, kind_of_scores
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """One request in the step that is being computed.
+
+    Attributes
+    ----------
+    state
+        Its row.
+    start, end
+        Its queries among those of the step.
+    computed
+        Its tokens in the cache when the step is done.
+    blocks
+        int64 ``[row]``: its blocks, as far as they are filled.
+    scores
+        Whether its queries are looked at for scores.
+    """
+
+    state: RowState
+    start: int
+    end: int
+    computed: int
+    blocks: Tensor
+    scores: bool
+
+
+class LayerHook:
+    """What one layer's attention calls after each forward pass.
+
+    Parameters
+    ----------
+    layer
+        Its place among the layers.
+    cache
+        Its keys and values.
+    scale
+        Factor on its dot products.
+    """
+
+    def __init__(self, layer: int, cache: LayerCache, scale: float) -> None:
+        self.layer, self.cache, self.scale = layer, cache, scale
+        self.rows: list[StepRow] = []
+        self.options = Options("none")
+
+    def after(self, query: Tensor, output: Tensor) -> None:
+        """Look at the queries of the step, and replace the output of rows that skip pairs.
+
+        Parameters
+        ----------
+        query, output
+            ``[tokens, heads, head_dim]`` of the step's requests, one after the other; the output may be flat.
+        """
+        for row in self.rows:
+            if row.scores:
+                started = time.perf_counter()
+                self._score(row, query[row.start : row.end])
+                row.state.score_seconds += time.perf_counter() - started
+            if row.state.masked:
+                self._replace(row, query[row.start : row.end], output[row.start : row.end])
+
+    def scores(self, state: RowState, computed: int, blocks: Tensor) -> Tensor:
+        """Return a row's scores in this layer, float32 ``[kv_heads, slots]``, for an eviction."""
+        kind, slots = kind_of_scores(self.options), state.filled(computed)
+        if kind == RECEIVED:
+            return state.received(self.layer, computed)
+        if kind == NORM:
+            return key_norms(self.cache.keys(blocks, slots))
+        if kind not in (WINDOW, LAST):
+            return torch.zeros(self.cache.kv_heads, slots)
+        queries, at = state.latest_queries(self.layer)
+        positions = torch.from_numpy(state.positions_at(computed)[self.layer].astype(np.int64))
+        keys, seen = self.cache.keys(blocks, slots), state.seen_at(self.layer, computed)
+        weights = window_attention(queries, at, keys, positions, seen, self.scale)
+        if kind == LAST:
+            return weights.mean(dim=(0, 1)).expand(self.cache.kv_heads, slots)
+        return weights.mean(1)
+
+    def _score(self, row: StepRow, queries: Tensor) -> None:
+        kind, state = kind_of_scores(self.options), row.state
+        if kind != RECEIVED:
+            window = self.options.window if kind == WINDOW else 1
+            state.remember(self.layer, queries, window, row.computed)
+            return
+        slots = state.filled(row.computed)
+        positions = torch.arange(slots)
+        add_received_attention(
+            state.received(self.layer, row.computed),
+            queries,
+            positions[slots - len(queries) :],
+            self.cache.keys(row.blocks, slots),
+            positions.expand(1, slots),
+            state.seen_at(self.layer, row.computed),
+            self.scale,
+        )
+
+    def _replace(self, row: StepRow, queries: Tensor, output: Tensor) -> None:
+        slots = row.state.filled(row.computed)
+        seen: Any = row.state.seen_at(self.layer, row.computed)
+        keys, values = self.cache.keys(row.blocks, slots), self.cache.values(row.blocks, slots)
+        output.copy_(masked_attention(queries, keys, values, seen, self.scale).view_as(output))

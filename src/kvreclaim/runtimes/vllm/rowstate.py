@@ -1,0 +1,133 @@
+"""What the worker knows of one request's row of blocks: who is where, who is dead, and scores so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvreclaim.runtimes.vllm.plan import RowPlan
+
+GROWTH = 256
+"""Slots by which the buffer of accumulated scores grows."""
+
+
+@dataclass
+class Shape:
+    """Layers, KV heads, query heads and head_dim of the model."""
+
+    layers: int
+    kv_heads: int
+    heads: int
+    head_dim: int
+
+
+@dataclass
+class RowState:
+    """One request, from its admission or resumption to its end or preemption.
+
+    Attributes
+    ----------
+    shape
+        The model's.
+    positions
+        int32 ``[layers, kv_heads, slots]``: the token in each slot at the last eviction, -1 in a slot that a
+        head has not filled. Newer tokens follow in order.
+    live
+        bool of the same shape; dead pairs that stay in the row are False.
+    masked
+        Whether attention skips the dead ones.
+    removed
+        Slots that evictions took from the row so far: filled slots = computed tokens - removed.
+    event
+        Evictions so far.
+    score_seconds
+        Time spent on scores since the last eviction.
+    """
+
+    shape: Shape
+    positions: NDArray[np.int32] = field(init=False)
+    live: NDArray[np.bool_] = field(init=False)
+    masked: bool = False
+    removed: int = 0
+    event: int = 0
+    score_seconds: float = 0.0
+    _seen: Tensor | None = None
+    _received: Tensor | None = None
+    _queries: Tensor | None = None
+    _query_positions: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self.positions = np.zeros((self.shape.layers, self.shape.kv_heads, 0), np.int32)
+        self.live = np.zeros(self.positions.shape, np.bool_)
+
+    def filled(self, computed: int) -> int:
+        """Return the row's filled slots when so many tokens have been computed."""
+        return computed - self.removed
+
+    def positions_at(self, computed: int) -> NDArray[np.int32]:
+        """Return the token in each slot, ``[layers, kv_heads, filled]``."""
+        latest = np.arange(computed - self._newer(computed), computed, dtype=np.int32)
+        return np.concatenate(
+            [self.positions, np.broadcast_to(latest, (*self.live.shape[:2], len(latest)))], -1
+        )
+
+    def live_at(self, computed: int) -> NDArray[np.bool_]:
+        """Return who is live, ``[layers, kv_heads, filled]``."""
+        return np.pad(self.live, [(0, 0), (0, 0), (0, self._newer(computed))], constant_values=True)
+
+    def seen_at(self, layer: int, computed: int) -> Tensor | None:
+        """Return whom attention sees in a layer, bool ``[kv_heads, filled]``; None where it sees all."""
+        if not self.masked:
+            return None
+        if self._seen is None:
+            self._seen = torch.from_numpy(self.live.copy())
+        return torch.nn.functional.pad(self._seen[layer], (0, self._newer(computed)), value=True)
+
+    def received(self, layer: int, computed: int) -> Tensor:
+        """Return the attention received in a layer so far, float32 ``[kv_heads, filled]``, to be added to."""
+        slots = self.filled(computed)
+        held = 0 if self._received is None else self._received.shape[-1]
+        if held < slots:
+            grown = torch.zeros(self.shape.layers, self.shape.kv_heads, slots + GROWTH)
+            if self._received is not None:
+                grown[..., :held] = self._received
+            self._received = grown
+        assert self._received is not None  # noqa: S101  # a row has at least one slot
+        return self._received[layer, :, :slots]
+
+    def remember(self, layer: int, queries: Tensor, window: int, computed: int) -> None:
+        """Keep the latest queries ``[n, heads, head_dim]`` of a layer, at most a window of them."""
+        if self._queries is None:
+            shape = (self.shape.layers, window, self.shape.heads, self.shape.head_dim)
+            self._queries = torch.zeros(shape, dtype=queries.dtype)
+            self._query_positions = torch.full((window,), -1)
+        assert self._query_positions is not None  # noqa: S101  # set with the queries
+        latest = min(len(queries), window)
+        positions = torch.arange(computed - latest, computed)
+        self._queries[layer, positions % window] = queries[len(queries) - latest :]
+        self._query_positions[positions % window] = positions
+
+    def latest_queries(self, layer: int) -> tuple[Tensor, Tensor]:
+        """Return the remembered queries of a layer, ``[n, heads, head_dim]``, and their positions ``[n]``."""
+        assert self._queries is not None and self._query_positions is not None  # noqa: S101
+        there = self._query_positions >= 0
+        return self._queries[layer, there], self._query_positions[there]
+
+    def evicted(self, plan: RowPlan, computed: int, masked: bool) -> None:
+        """Take over a plan that has been carried out when so many tokens were computed."""
+        positions = plan.carry(self.positions_at(computed), -1)
+        if self._received is not None:
+            received = self._received[..., : self.filled(computed)].numpy()
+            self._received = torch.from_numpy(plan.carry(received, 0.0))
+        self.positions, self.live, self.masked, self._seen = positions, plan.live, masked, None
+        self.removed = computed - plan.held
+        self.event += 1
+        self.score_seconds = 0.0
+
+    def _newer(self, computed: int) -> int:
+        """Return the tokens that came since the last eviction."""
+        return self.filled(computed) - int(self.positions.shape[-1])

@@ -1,0 +1,164 @@
+"""Which pairs of a row survive: the project's policies on a row's live slots, and those with unequal heads.
+
+A row's slots need not lie in the order of their tokens, for packs fill holes, and some may be dead. A policy
+sees the live ones in the order of their tokens; what it keeps goes back to their slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvreclaim.errors import InputError
+from kvreclaim.keep import KeepMask
+from kvreclaim.layout import BlockLayout
+from kvreclaim.policies import H2O, BlockWise, LowestImportance, Policy, RandomTokens, SnapKV, StreamingLLM
+from kvreclaim.runtimes.vllm.options import UNEQUAL, Options
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float32]
+Positions = NDArray[np.int32]
+
+NONE, WINDOW, LAST, RECEIVED, NORM = "none", "window", "last", "received", "norm"
+"""Kinds of scores: none; attention of the latest queries, of the last one, of all; length of the key."""
+
+_KIND = {"snapkv": WINDOW, "adakv": WINDOW, "pyramidkv": WINDOW, "tova": LAST, "h2o": RECEIVED, "knorm": NORM}
+
+
+def kind_of_scores(options: Options) -> str:
+    """Return which scores a policy takes."""
+    return _KIND.get(options.scores if options.policy == "block-wise" else options.policy, NONE)
+
+
+def select(
+    options: Options, scores: Floats, positions: Positions, live: Bools, block_size: int, event: int
+) -> Bools:
+    """Return which slots of a row survive.
+
+    Parameters
+    ----------
+    options
+        The policy and its parameters.
+    scores
+        float ``[layers, kv_heads, slots]``, none negative; of the kind that `kind_of_scores` says, not yet
+        smoothed.
+    positions
+        int32 of the same shape: the token in each slot.
+    live
+        bool of the same shape.
+    block_size
+        Tokens of a block, for whole-block eviction.
+    event
+        Evictions from this request before: random draws anew for each.
+    """
+    order = np.argsort(np.where(live, positions, np.iinfo(np.int32).max), axis=-1, kind="stable")
+    living = int(live.sum(axis=-1).max())
+    order = order[..., :living]
+    there = np.take_along_axis(live, order, axis=-1)
+    ordered = _finished(options, np.take_along_axis(scores, order, axis=-1), there)
+    if options.policy == "block-wise":
+        finished = np.zeros(scores.shape, np.float32)
+        np.put_along_axis(finished, order, ordered, axis=-1)
+        return (
+            BlockWise().select(finished, _budget(options, living), BlockLayout(block_size=block_size)).array
+        )
+    if options.policy in UNEQUAL:
+        chosen = _UNEQUAL[options.policy](options, ordered, there)
+    else:
+        chosen = _policy(options, event).select(ordered, _budget(options, living)).array
+    keep = np.zeros(live.shape, np.bool_)
+    np.put_along_axis(keep, order, chosen & there, axis=-1)
+    return keep
+
+
+def keep_from_file(mask: KeepMask, tokens: int) -> Bools:
+    """Return a prompt's mask for a row that holds the prompt and, after a preemption, what came since."""
+    keep = np.ones((*mask.array.shape[:2], tokens), np.bool_)
+    keep[..., : mask.tokens] = mask.array
+    return keep
+
+
+def _finished(options: Options, scores: Floats, there: Bools) -> Floats:
+    """Return ordered scores as the policy wants them: smoothed, and highest for what it must keep."""
+    kind = kind_of_scores(options)
+    if kind == WINDOW:
+        return _protect(_average(scores, options.kernel, options.window), there, options.window)
+    if kind == LAST:
+        return _protect(scores, there, 1)
+    if kind == NORM:
+        highest: Floats = scores.max(axis=(1, 2), keepdims=True) - scores
+        return highest
+    return scores
+
+
+def _average(scores: Floats, kernel: int, window: int) -> Floats:
+    """Average along the sequence before the window over ``kernel`` tokens, those beyond its ends being 0."""
+    before = scores[..., : max(scores.shape[-1] - window, 0)]
+    half = kernel // 2
+    sums = np.pad(before, [(0, 0), (0, 0), (half + 1, half)]).cumsum(axis=-1, dtype=np.float64)
+    smooth = scores.copy()
+    smooth[..., : before.shape[-1]] = np.maximum(sums[..., kernel:] - sums[..., :-kernel], 0.0) / kernel
+    return smooth
+
+
+def _protect(scores: Floats, there: Bools, latest: int) -> Floats:
+    """Give each head's latest pairs more than any other has."""
+    left = np.cumsum(there[..., ::-1], axis=-1)[..., ::-1]
+    return np.where(there & (left <= latest), scores.max() + 1.0, scores).astype(np.float32)
+
+
+def _budget(options: Options, living: int) -> int:
+    if options.budget is None:
+        raise InputError(f"policy {options.policy} has no budget")
+    return min(options.budget, living)
+
+
+def _policy(options: Options, event: int) -> Policy:
+    makers: dict[str, Callable[[], Policy]] = {
+        "streaming-llm": lambda: StreamingLLM(options.sinks),
+        "snapkv": lambda: SnapKV(options.window),
+        "tova": LowestImportance,
+        "h2o": lambda: H2O(options.recent_share),
+        "knorm": LowestImportance,
+        "random": lambda: RandomTokens((options.seed, event)),
+    }
+    return makers[options.policy]()
+
+
+def _adakv(options: Options, scores: Floats, there: Bools) -> Bools:
+    """Keep the highest scores of each layer, in whichever heads, and some of each head (arXiv 2407.11550)."""
+    layers, heads, living = scores.shape
+    budget = _budget(options, living)
+    rank = np.argsort(np.argsort(np.where(there, -scores, np.inf), axis=-1, kind="stable"), axis=-1)
+    sure = there & (rank < int(budget * options.alpha))
+    wanted = np.where(sure, -np.inf, np.where(there, -scores, np.inf)).reshape(layers, -1)
+    order = np.argsort(wanted, axis=-1, kind="stable")[:, : budget * heads]
+    keep = np.zeros((layers, heads * living), np.bool_)
+    np.put_along_axis(keep, order, True, axis=-1)
+    return keep.reshape(scores.shape) & there
+
+
+def _pyramidkv(options: Options, scores: Floats, there: Bools) -> Bools:
+    """Keep fewer pairs in each layer than in the one before, the window in all (arXiv 2406.02069)."""
+    rank = np.argsort(np.argsort(np.where(there, -scores, np.inf), axis=-1, kind="stable"), axis=-1)
+    budgets = pyramid_budgets(options, len(scores), scores.shape[-1])
+    kept: Bools = there & (rank < budgets[:, None, None])
+    return kept
+
+
+def pyramid_budgets(options: Options, layers: int, tokens: int) -> NDArray[np.int64]:
+    """Return the pairs that each layer keeps per head: a line from the first layer to the last.
+
+    The mean is the budget, within rounding. Beyond the window the last layer keeps 1 / beta of the mean and
+    the first what balances it, at most all tokens.
+    """
+    free = _budget(options, tokens) - options.window
+    last = free / options.beta
+    first = min(2 * free - last, tokens - options.window)
+    line = np.linspace(first, 2 * free - first, layers)
+    return np.diff(np.round(np.concatenate([[0.0], np.cumsum(line)]))).astype(np.int64) + options.window
+
+
+_UNEQUAL: dict[str, Callable[[Options, Floats, Bools], Bools]] = {"adakv": _adakv, "pyramidkv": _pyramidkv}

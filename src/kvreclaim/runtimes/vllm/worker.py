@@ -1,0 +1,268 @@
+"""The worker's half of the plugin: it sees queries, packs rows, and shortens block tables.
+
+vLLM mixes `EvictingWorker` into its worker class (``worker_extension_cls``); the scheduler's half reaches it
+by ``collective_rpc``, in the same process or another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kvreclaim.errors import InputError
+from kvreclaim.runtimes.vllm.hooks import hook_layers
+from kvreclaim.runtimes.vllm.maskfiles import MaskFile
+from kvreclaim.runtimes.vllm.observer import StepRow
+from kvreclaim.runtimes.vllm.options import Options, parse
+from kvreclaim.runtimes.vllm.plan import RowPlan, plan_row
+from kvreclaim.runtimes.vllm.rowstate import RowState, Shape
+from kvreclaim.runtimes.vllm.selection import NONE, NORM, keep_from_file, kind_of_scores, select
+
+
+@dataclass(frozen=True)
+class Evicted:
+    """What the worker did to one row; fields as in `kvreclaim.runtimes.vllm.records.EvictionRecord`.
+
+    ``blocks`` are the places in the row of the blocks that stay.
+    """
+
+    request: str
+    blocks: list[int]
+    event: int
+    tokens: int
+    kept: int
+    held: int
+    kept_pairs: int
+    attended_pairs: int
+    dead_pairs: int
+    moved_pairs: int
+    moved_bytes: int
+    runs: int
+    score_seconds: float
+    seconds: float
+    asked: NDArray[np.bool_] | None
+    effective: NDArray[np.bool_] | None
+
+
+class EvictingWorker:
+    """Methods that vLLM's worker gains."""
+
+    model_runner: Any
+
+    def kvreclaim_start(self, option: str) -> None:
+        """Put the hands in, once the KV cache is there; InputError if its layout is not supported."""
+        self.kvreclaim_half = WorkerHalf(self.model_runner)
+        self.kvreclaim_half.configure(parse(option))
+
+    def kvreclaim_configure(self, option: str) -> None:
+        """Set what is evicted from now on; InputError if it does not fit the model."""
+        self.kvreclaim_half.configure(parse(option))
+
+    def kvreclaim_evict(self, due: Sequence[tuple[str, int]]) -> list[Evicted]:
+        """Evict from some requests, given with their computed tokens."""
+        return [self.kvreclaim_half.evict(request, computed) for request, computed in due]
+
+
+class WorkerHalf:
+    """The rows of one model runner.
+
+    Parameters
+    ----------
+    runner
+        vLLM's model runner, its KV cache initialised.
+
+    Raises
+    ------
+    InputError
+        If its attention or its cache is not supported.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self._runner = runner
+        self._states: dict[str, RowState] = {}
+        self._options = Options("none")
+        self._masks: MaskFile | None = None
+        self._hooks = hook_layers(runner)
+        first = self._hooks[0]
+        heads = runner.model_config.get_num_attention_heads(runner.parallel_config)
+        self._shape = Shape(len(self._hooks), first.cache.kv_heads, heads, first.cache.head_dim)
+        self._table = runner.input_batch.block_table.block_tables[0]
+        if self._table.block_size != first.cache.block_size:
+            raise InputError(
+                f"blocks of {first.cache.block_size} tokens in tables of {self._table.block_size} are not "
+                "supported: pass a block_size that the attention kernel takes as it is"
+            )
+        self._wrap()
+
+    def configure(self, options: Options) -> None:
+        """Set what is evicted from now on."""
+        self._masks = None
+        if options.masks is not None:
+            self._masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
+        self._options = options
+        for hook in self._hooks:
+            hook.options, hook.rows = options, []
+
+    def evict(self, request: str, computed: int) -> Evicted:
+        """Evict from one request that has so many computed tokens, by the option."""
+        options, state = self._options, self._state(request)
+        row = self._runner.input_batch.req_id_to_index[request]
+        ids = self._table.block_table.np[row, : self._table.num_blocks_per_row[row]].astype(np.int64)
+        blocks, tokens = torch.from_numpy(ids), state.filled(computed)
+        started = time.perf_counter()
+        scores = torch.stack([hook.scores(state, computed, blocks) for hook in self._hooks]).numpy()
+        scored = time.perf_counter()
+        keep = self._keep(request, state, scores, computed)
+        limit = options.copy_budget
+        pair_bytes = self._hooks[0].cache.pair_bytes
+        plan = plan_row(
+            keep, self._table.block_size, options.mode, None if limit is None else limit // pair_bytes
+        )
+        self._move(blocks, plan)
+        self._shorten(request, row, ids, plan)
+        score_seconds, event = state.score_seconds + scored - started, state.event
+        masked = options.mode == "mask" or (options.mode == "pack" and not _equal(plan) and limit is None)
+        state.evicted(plan, computed, masked)
+        seconds = time.perf_counter() - scored
+        live = int(np.count_nonzero(plan.live))
+        attended = live if masked else plan.live.size
+        asked, effective = self._logical_masks(state, plan, computed, masked)
+        return Evicted(
+            request=request,
+            blocks=plan.blocks.tolist(),
+            event=event,
+            tokens=tokens,
+            kept=int(plan.live.sum(axis=-1).max()),
+            held=plan.held,
+            kept_pairs=live,
+            attended_pairs=attended,
+            dead_pairs=plan.live.size - live,
+            moved_pairs=plan.moves,
+            moved_bytes=plan.moves * pair_bytes,
+            runs=plan.runs,
+            score_seconds=score_seconds,
+            seconds=seconds,
+            asked=asked,
+            effective=effective,
+        )
+
+    def _keep(self, request: str, state: RowState, scores: Any, computed: int) -> NDArray[np.bool_]:
+        if self._masks is not None:
+            prompt = self._runner.requests[request].prompt_token_ids
+            mask = self._masks.of(prompt)
+            tokens = state.filled(computed)
+            if mask is None:
+                return np.ones((self._shape.layers, self._shape.kv_heads, tokens), np.bool_)
+            return keep_from_file(mask, tokens)
+        positions, live = state.positions_at(computed), state.live_at(computed)
+        return select(self._options, scores, positions, live, self._table.block_size, state.event)
+
+    def _move(self, blocks: Tensor, plan: RowPlan) -> None:
+        if not plan.moves:
+            return
+        heads = self._shape.kv_heads
+        bounds = np.searchsorted(plan.head, np.arange(self._shape.layers + 1) * heads)
+        head, source, destination = (
+            torch.from_numpy(part) for part in (plan.head % heads, plan.source, plan.destination)
+        )
+        for hook, start, end in zip(self._hooks, bounds[:-1], bounds[1:], strict=True):
+            hook.cache.move(blocks, head[start:end], source[start:end], destination[start:end])
+
+    def _shorten(self, request: str, row: int, ids: NDArray[np.int64], plan: RowPlan) -> None:
+        """Take the blocks that leave from the runner's block table and from its notes on the request."""
+        staying = ids[plan.blocks]
+        self._table.block_table.np[row, : len(ids)] = 0
+        self._table.block_table.np[row, : len(staying)] = staying
+        self._table.num_blocks_per_row[row] = len(staying)
+        self._runner.requests[request].block_ids[0][:] = staying.tolist()
+
+    def _logical_masks(
+        self, state: RowState, plan: RowPlan, computed: int, masked: bool
+    ) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+        """Return what the policy keeps and what attention sees, by token."""
+        if not self._options.record_masks:
+            return None, None
+        asked, effective = (
+            np.zeros((self._shape.layers, self._shape.kv_heads, computed + 1), np.bool_) for _ in range(2)
+        )
+        # An empty slot's position, -1, is the last of these and no token.
+        np.put_along_axis(effective, state.positions.astype(np.int64), not masked, axis=-1)
+        for mask in (asked, effective):
+            np.put_along_axis(mask, np.where(plan.live, state.positions, -1).astype(np.int64), True, axis=-1)
+        return asked[..., :computed], effective[..., :computed]
+
+    def _state(self, request: str) -> RowState:
+        if request not in self._states:
+            self._states[request] = RowState(self._shape)
+        return self._states[request]
+
+    def _wrap(self) -> None:
+        """Wrap two methods of this runner; see docs/vllm.md."""
+        update, table = self._runner._update_states, self._runner.input_batch.block_table
+        slots = table.compute_slot_mapping
+
+        def update_states(output: Any) -> Any:
+            for request in (*output.finished_req_ids, *(output.preempted_req_ids or ())):
+                self._states.pop(request, None)
+            return update(output)
+
+        def compute_slot_mapping(requests: int, starts: Tensor, positions: Tensor) -> Any:
+            return slots(requests, starts, self._prepare(requests, starts, positions))
+
+        self._runner._update_states = update_states
+        table.compute_slot_mapping = compute_slot_mapping
+
+    def _prepare(self, requests: int, starts: Tensor, positions: Tensor) -> Tensor:
+        """Note the step's rows, and return the slots that its tokens are written to, for their positions.
+
+        Lengths that attention reads are cut to the filled slots. Positions that the model rotates by stay.
+        """
+        batch, rows = self._runner.input_batch, []
+        bounds = starts[: requests + 1].tolist()
+        computed = batch.num_computed_tokens_cpu[:requests] + np.diff(bounds)
+        removed = np.zeros(requests, np.int64)
+        for index, request in enumerate(batch.req_ids[:requests]):
+            begins = int(batch.num_computed_tokens_cpu[index]) == 0
+            scores = self._looks(request, begins, int(batch.num_tokens_no_spec[index]))
+            if not scores and request not in self._states:
+                continue
+            state = self._state(request)
+            removed[index] = state.removed
+            if scores or state.masked:
+                filled = -(-state.filled(int(computed[index])) // self._table.block_size)
+                blocks = torch.from_numpy(self._table.block_table.np[index, :filled].astype(np.int64))
+                start, end = bounds[index], bounds[index + 1]
+                rows.append(StepRow(state, start, end, int(computed[index]), blocks, scores))
+        for hook in self._hooks:
+            hook.rows = rows
+        if not removed.any():
+            return positions
+        gone = torch.from_numpy(removed)
+        self._runner.seq_lens[:requests] -= gone.to(self._runner.seq_lens.dtype)
+        return positions - gone.repeat_interleave(starts[1 : requests + 1].long() - starts[:requests].long())
+
+    def _looks(self, request: str, begins: bool, target: int) -> bool:
+        """Return whether a request's queries matter for an eviction that is still to come.
+
+        ``begins`` says that this step computes its first tokens, ``target`` how many it came with.
+        """
+        options = self._options
+        if kind_of_scores(options) in (NONE, NORM):
+            return False
+        if options.buffer is not None:
+            return True
+        if begins:
+            return target > (options.budget or 0)
+        return request in self._states and self._states[request].event == 0
+
+
+def _equal(plan: RowPlan) -> bool:
+    """Return whether every head is live in every slot of the row."""
+    return bool(plan.live.all())

@@ -1,0 +1,145 @@
+"""Presses on block-coherent policies: the policy's masks, on any scorer's scores; caches that get shorter."""
+
+import numpy as np
+import pytest
+from small_models import (
+    kvpress,
+    prefill,
+    prose_ids,
+    random_ids,
+    smollm2,
+    tiny_gemma3,
+    tiny_llama,
+    torch,
+    transformers,
+)
+
+from kvreclaim import InputError, audit, policies
+from kvreclaim.capture.prefill import capture
+from kvreclaim.capture.presses import make
+from kvreclaim.capture.presses.joint_press import (
+    BlendPress,
+    BlockJointPress,
+    BlockSwapPress,
+    TokenJointPress,
+)
+from kvreclaim.capture.record import record
+from kvreclaim.layout import BlockLayout
+
+AdaKVPress, KeyDiffPress = kvpress.AdaKVPress, kvpress.KeyDiffPress
+SnapKVPress, StreamingLLMPress = kvpress.SnapKVPress, kvpress.StreamingLLMPress
+PRESSES = {
+    "block-joint": BlockJointPress,
+    "token-joint": TokenJointPress,
+    "blend": BlendPress,
+    "block-swap": BlockSwapPress,
+}
+
+
+def scores_of(press, model, ids):
+    """Scores [layers, kv_heads, tokens] of a kvpress scorer, layer by layer, from its own hook."""
+    seen = []
+
+    class Noting(type(press)):
+        def score(self, *args, **kwargs):
+            seen.append(super().score(*args, **kwargs)[0])
+            return seen[-1][None]
+
+    noting = Noting(**{name: getattr(press, name) for name in type(press).__dataclass_fields__})
+    with noting(model):
+        prefill(model, ids)
+    return torch.stack(seen).numpy()
+
+
+@pytest.mark.parametrize("name", PRESSES)
+@pytest.mark.parametrize("block_tables", ["shared", "per_layer", "per_head"])
+def test_a_press_keeps_what_its_policy_selects(name, block_tables):
+    model, ids = tiny_llama(), random_ids(150)
+    press = PRESSES[name](SnapKVPress(0.5, window_size=16), 8, block_tables, recent=16)
+    mask = capture(model, {"it": press}, ids).masks["it"]
+    scores = scores_of(SnapKVPress(0.5, window_size=16), model, ids)
+    expected = policies.get(name, recent=16).select(scores, 75, BlockLayout(8, block_tables))
+    assert np.array_equal(mask.array, expected.array)
+    assert mask.metadata.ratio == 0.5
+
+
+def test_scores_below_nothing_are_raised_head_by_head():
+    model, ids = tiny_llama(), random_ids(96)
+    mask = capture(model, {"it": TokenJointPress(KeyDiffPress(0.5), 8, recent=8)}, ids).masks["it"]
+    scores = scores_of(KeyDiffPress(0.5), model, ids)
+    assert scores.min() < 0
+    raised = scores - np.minimum(scores.min(axis=-1, keepdims=True), 0)
+    expected = policies.get("token-joint", recent=8).select(raised, 48, BlockLayout(8))
+    assert np.array_equal(mask.array, expected.array)
+
+
+@pytest.mark.parametrize("name", PRESSES)
+def test_the_cache_really_shrinks(name):
+    model, ids, cache = tiny_llama(), random_ids(100), transformers.DynamicCache()
+    press = PRESSES[name](StreamingLLMPress(0.4), recent=16)
+    with record(model) as recorder, press(model):
+        prefill(model, ids, cache)
+    assert [layer.keys.shape[2] for layer in cache.layers] == [60] * 3
+    again = capture(model, {"it": PRESSES[name](StreamingLLMPress(0.4), recent=16)}, ids).masks["it"]
+    assert np.array_equal(recorder.keep_mask.array, again.array)
+    with torch.no_grad():  # and the model goes on from it
+        output = model(random_ids(1), past_key_values=cache, position_ids=torch.tensor([[100]]))
+    assert output.logits.isfinite().all()
+    assert cache.layers[0].keys.shape[2] == 61
+
+
+def test_by_name():
+    press = make("blend:beta=0.5:block_size=32:block_tables=per_layer:snapkv:window_size=32", 0.3, 500)
+    assert press == BlendPress(SnapKVPress(0.3, window_size=32), 32, "per_layer", beta=0.5)
+    assert press.compression_ratio == 0.3
+
+
+def test_only_full_layers_of_a_hybrid_model_are_evicted_from():
+    model, ids = tiny_gemma3(), random_ids(96)
+    press = BlockJointPress(SnapKVPress(0.5, window_size=8), recent=8)
+    mask = capture(model, {"it": press}, ids).masks["it"].array
+    assert mask[[0, 2]].all()
+    assert np.array_equal(mask[1], mask[3])
+    assert mask[1].sum() == 48
+
+
+@pytest.mark.parametrize(
+    ("name", "moved"), [("block-joint", 0.0), ("block-swap:copies=0.02", 0.02), ("blend", 0.125)]
+)
+def test_a_shared_table_frees_what_the_budget_saves(name, moved):
+    """On SmolLM2: with no copy, or with as few as the press is allowed."""
+    model, _ = smollm2()
+    ids = prose_ids(512)
+    mask = capture(model, {"it": make(f"{name}:snapkv", 0.5, 512)}, ids).masks["it"]
+    ledger = audit(mask, BlockLayout(16))
+    assert ledger.packing.physical_reclaim == 0.5
+    assert ledger.packing.moved_pairs <= moved * mask.array.size
+    assert (ledger.physical_reclaim == 0.5) == (moved == 0)
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        (lambda: BlockJointPress(AdaKVPress(SnapKVPress(0.5))), "SnapKVPress"),
+        (lambda: BlockJointPress(SnapKVPress(0.5), block_size=0), "block_size"),
+        (lambda: BlockJointPress(SnapKVPress(0.5), block_tables="each"), "per_head"),
+        (lambda: BlockJointPress(SnapKVPress(0.5), heads="most"), "mean, max, rank"),
+        (lambda: make("block-joint", 0.5, 100), "block-joint:snapkv"),
+        (lambda: make("block-joint:h2o", 0.5, 100), "takes no h2o"),
+        (lambda: make("block-joint:bet=1:snapkv", 0.5, 100), "block_size"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(refused, says):
+    with pytest.raises(InputError, match=says) as error:
+        refused()
+    assert "\n" not in str(error.value)
+
+
+def test_a_budget_below_what_stays_is_refused_by_name():
+    with pytest.raises(InputError, match=r"it: block-joint keeps 4 sinks and 64 recent tokens"):
+        capture(tiny_llama(), {"it": BlockJointPress(StreamingLLMPress(0.5))}, random_ids(100))
+
+
+def test_a_batch_is_refused():
+    with pytest.raises(InputError, match="batch of 2"), BlockJointPress(KeyDiffPress(0.5))(tiny_llama()):
+        prefill(tiny_llama(), random_ids(200).repeat(2, 1))

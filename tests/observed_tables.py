@@ -1,0 +1,63 @@
+"""A small results folder in the shape of ``kvreclaim observe``'s, made by its own code from made-up runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvreclaim.results import ResultsFolder
+from kvreclaim.runtimes.observation import Observation, Scenario, write
+from kvreclaim.runtimes.predict import Prediction, predict, rule_for
+from kvreclaim.runtimes.vllm.options import Options
+
+SCENARIO = Scenario("tiny-model", pool_blocks=10, block_size=32, requests=3, prompt_tokens=140, max_tokens=8)
+
+
+def observation(options: Options, *, runtime: str = "vllm", wrong: bool = False) -> Observation:
+    """A run that did as predicted, or with a block less at the end; in another runtime without prediction."""
+    rule = rule_for(options, SCENARIO.block_size)
+    told = predict(SCENARIO.settings, [140] * 3, 8, rule)
+    known = runtime == "vllm"
+    seen: dict[str, int | None] = dict(told.summary())
+    if wrong:
+        seen["free_blocks_end"] = 9
+    if not known:
+        seen |= dict.fromkeys(("blocks_freed", "preemptions", "free_blocks_end"))
+    return Observation(
+        runtime=runtime,
+        policy=options.policy,
+        mode=options.mode if options.evicts else None,
+        budget=options.budget,
+        buffer=options.buffer,
+        observed=seen,
+        predicted=told.summary() if known else None,
+        unequal=(("free_blocks_end",) if wrong else ()) if known else None,
+        moved_bytes=(3 << 20 if options.mode == "pack" and options.evicts else 0) if known else None,
+        seconds=1.5,
+        steps=tuple(_steps(told, known)),
+    )
+
+
+def _steps(told: Prediction, known: bool) -> list[dict[str, int]]:
+    rows = []
+    for step in told.steps:
+        row = {"free_blocks": step.free_blocks, "scheduled": len(step.scheduled)}
+        row |= {"running": step.running_after, "waiting": step.waiting_after, "preemptions": 0}
+        beside = {f"predicted_{name}": value for name, value in row.items()} if known else {}
+        rows.append({"step": step.number + 1, **row, **beside})
+    return rows
+
+
+def write_observed(folder: Path, runtime: str = "vllm", wrong: bool = False) -> Path:
+    """Write a folder as ``kvreclaim observe`` does: the full cache, one packed, one masked run."""
+    chosen = [
+        Options("none"),
+        Options("streaming-llm", budget=40),
+        Options("streaming-llm", budget=40, mode="mask"),
+    ]
+    runs = [observation(one, runtime=runtime, wrong=wrong and one.mode == "mask") for one in chosen]
+    results = ResultsFolder(folder)
+    write(results, SCENARIO, runs)
+    parameters = {"model": "tiny-model", "requests": 3, "prompt_tokens": 140, "max_tokens": 8}
+    parameters |= {"pool_blocks": 10, "block_size": 32, "runtime": runtime}
+    results.write_run("observe", parameters, ["observed", "simulated"], [])
+    return folder

@@ -1,0 +1,62 @@
+"""``kvreclaim advise``: its table, JSON and folder on a tiny model, and bad input in one line."""
+
+import json
+
+import pytest
+
+pytest.importorskip("torch", reason="needs the extra: pip install 'kvreclaim[models]'")
+pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[models]'")
+
+import tiny_model
+from command_line import call, refused
+
+SMALL = ("--context", 192, "--prompts", 2, "--next-tokens", 16, "--copy-budget", 0.05)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """A tiny Llama as a directory, beside a text of its words."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "text").write_text(tiny_model.text(1000))
+    return tiny_model.save(tiny_model.llama(), folder / "llama")
+
+
+@pytest.fixture
+def advise(tiny, tmp_path):
+    def command(*options):
+        given = ("--model", tiny, "--text", tiny.parent / "text", "--out", tmp_path / "out", *SMALL)
+        return call("advise", *given, *options)
+
+    return command
+
+
+def test_table_json_and_folder(advise, tmp_path):
+    answer = advise("--json", tmp_path / "advice.json")
+    assert (answer.status, answer.err) == (0, "")
+    assert "At ratio 0.5, blocks of 16, shared tables" in answer.out
+    assert max(map(len, answer.out.splitlines())) <= 80
+    found = json.loads((tmp_path / "advice.json").read_text())
+    assert found == json.loads((tmp_path / "out" / "advice.json").read_text())
+    (recommended,) = [row for row in found["rows"] if row["recommended"]]
+    assert recommended["candidate"] == found["choice"]["recommended"]
+    assert found["choice"]["reason"].split(";")[0] in " ".join(answer.out.split())
+
+
+def test_a_runtime_and_a_number_of_blocks(advise, tmp_path):
+    answer = advise("--runtime", "vllm", "--block-size", 8, "--blocks", 6, "--json", "-")
+    found = json.loads(answer.out)
+    assert "At ratio 0.25, blocks of 8" in answer.err
+    assert {row["ratio"] for row in found["rows"]} == {0.25, 0.0}
+    joint = next(row for row in found["rows"] if row["policy"] == "block-joint:last-queries")
+    assert joint["physical_reclaim"] == 0.25
+    assert "block-joint.block_size=8" in joint["parameters"]
+
+
+def test_bad_input(advise):
+    refused(advise("--ratio", 0.5, "--blocks", 3), "pass one of --ratio and --blocks")
+    refused(advise("--runtime", "none"), "unknown runtime")
+    refused(advise("--matters", "speed"), "module:function")
+    refused(advise("--matters", "no_such:thing"), "can't be imported")
+    refused(advise("--block-size", 64), "in whole blocks of 64")
+    refused(advise("--copy-budget", 2), "copy_budget")
+    refused(advise("--blocks", 0), "ratio")

@@ -1,0 +1,156 @@
+"""``kvreclaim observe``: tables, JSON, folder and refusals, with a runtime that does as predicted."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import observed_tables
+import pytest
+from command_line import call, names, refused
+
+from kvreclaim.runtimes import in_vllm, openvino
+from kvreclaim.runtimes.observation import Scenario
+from kvreclaim.runtimes.vllm.options import Options
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What a runtime that does as predicted was asked for."""
+    seen = []
+
+    def observe(scenario, chosen, report):
+        seen.append((scenario, list(chosen)))
+        report(1 + len(chosen))
+        wrong = any(options.policy == "snapkv" for options in chosen)
+        return [
+            observed_tables.observation(options, wrong=wrong and options.policy == "snapkv")
+            for options in [Options("none"), *chosen]
+        ]
+
+    monkeypatch.setattr(in_vllm, "observe", observe)
+    return seen
+
+
+def table(name):
+    return list(csv.DictReader(io.StringIO((Path("observed") / name).read_text())))
+
+
+SMALL = ("--model", "here", "--pool-blocks", 10, "--requests", 3, "--prompt-tokens", 140, "--max-tokens", 8)
+
+
+def test_table_json_and_folder_say_the_same(asked):
+    answer = call("observe", *SMALL, "--policy", "streaming-llm", "--budget", 40, "--json", "-")
+    assert answer.status == 0, answer.err
+    assert asked == [
+        (
+            Scenario("here", pool_blocks=10, requests=3, prompt_tokens=140, max_tokens=8),
+            [Options("streaming-llm", budget=40, mode="pack")],
+        )
+    ]
+    full, packed = json.loads(answer.out)
+    assert (full["policy"], full["mode"], full["budget"]) == ("none", None, None)
+    assert full["observed"] == full["predicted"]
+    assert packed["observed"] == {
+        "peak_running": 3,
+        "steps": 9,
+        "blocks_freed": 9,
+        "preemptions": 0,
+        "free_blocks_end": 10,
+    }
+    assert (packed["runtime"], packed["model"], packed["moved_bytes"]) == ("vllm", "here", 3 << 20)
+    assert (packed["unequal"], packed["pool_blocks"], packed["requests"]) == ([], 10, 3)
+    words = " ".join(answer.err.split())
+    assert "streaming-llm 40 pack 3 (3) 9 (9) 9 (9) 0 (0) 3.0 yes" in words
+    assert names("observed") == ["evictions.csv", "run.json", "runs.csv", "steps.csv"]
+    rows = table("runs.csv")
+    assert [(row["observed_steps"], row["unequal"]) for row in rows] == [("16", "nothing"), ("9", "nothing")]
+    steps = table("steps.csv")
+    assert [sum(row["run"] == run for row in steps) for run in "01"] == [16, 9]
+    run = json.loads(Path("observed/run.json").read_text())
+    assert (run["command"], run["kinds"]) == ("observe", ["observed", "simulated"])
+    assert run["parameters"]["runtime"] == "vllm"
+
+
+def test_every_policy_is_run_in_every_mode(asked):
+    answer = call(
+        *("observe", *SMALL, "--policy", "streaming-llm", "--policy", "h2o", "--budget", 40),
+        *("--mode", "pack", "--mode", "mask", "--buffer", 32),
+    )
+    assert answer.status == 0, answer.err
+    ((_, chosen),) = asked
+    assert [(options.policy, options.mode, options.buffer) for options in chosen] == [
+        (policy, mode, 32) for policy in ("streaming-llm", "h2o") for mode in ("pack", "mask")
+    ]
+
+
+def test_a_wrong_prediction_is_said(asked):
+    answer = call("observe", *SMALL, "--policy", "snapkv", "--budget", 70)
+    assert answer.status == 0, answer.err
+    assert "no: free blocks end" in " ".join(answer.out.split())
+
+
+def test_openvino_is_asked_in_its_own_words(monkeypatch):
+    asked = []
+
+    def observe(scenario, chosen, report):
+        asked.extend(chosen)
+        report(2)
+        kept = [Options("none"), Options("streaming-llm", budget=40)]
+        return [observed_tables.observation(options, runtime="openvino") for options in kept]
+
+    monkeypatch.setattr(openvino, "observe", observe)
+    answer = call("observe", *SMALL, "--runtime", "openvino", "--budget", 96, "--json", "-")
+    assert answer.status == 0, answer.err
+    assert asked == [openvino.Eviction("norm-sum", 96)]
+    for run in json.loads(answer.out):
+        assert run["runtime"] == "openvino"
+        assert (run["predicted"], run["unequal"], run["observed"]["blocks_freed"]) == (None, None, None)
+    assert "nothing is predicted" in " ".join(answer.err.split())
+    assert table("runs.csv")[1]["unequal"] == table("runs.csv")[1]["predicted_steps"] == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--policy", "wish"), ("policy 'wish'", "sum, norm-sum")),
+        (("--budget", 100), ("budget is 100", "whole blocks of 32")),
+        (("--budget", 64), ("budget is 64", "more than 64 slots")),
+        (("--mode", "pack"), ("leave out --mode",)),
+        (("--buffer", 32), ("leave out --mode and --buffer",)),
+        (("--block-size", 16), ("OpenVINO",)),
+    ],
+)
+def test_what_openvino_does_not_do_is_refused(options, words):
+    refused(call("observe", *SMALL, "--runtime", "openvino", *options), *words)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--runtime", "abacus"), ("runtime 'abacus' is not known", "vllm, openvino")),
+        (("--policy", "wish"), ("policy", "'wish'", "snapkv")),
+        (("--mode", "wish"), ("mode", "'wish'", "free, pack, mask")),
+        (("--policy", "snapkv", "--budget", 10), ("budget 10", "window of 64")),
+        (("--requests", 0), ("requests is 0",)),
+        (("--prompt-tokens", 400), ("408 tokens needs 13 blocks", "the pool has 10")),
+        (("--out", ""), ("no name", "--out")),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(asked, options, words):
+    refused(call("observe", *SMALL, *options), *words)
+    assert asked == []
+
+
+def test_prompts_are_cut_one_after_the_other():
+    scenario = Scenario("here", requests=3, prompt_tokens=5, max_tokens=1)
+    one, two, three = scenario.prompts(lambda text: [ord(letter) for letter in text])
+    assert [len(prompt) for prompt in (one, two, three)] == [5, 5, 5]
+    whole = "".join(map(chr, [*one, *two, *three]))
+    assert whole == " ".join(whole.split(" "))
+    assert len({tuple(one), tuple(two), tuple(three)}) == 3

@@ -1,0 +1,357 @@
+"""Compaction in steps: against exhaustive search and a table's optimum; in a pool that lives on meanwhile."""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from kvreclaim import BlockPool, InputError
+from kvreclaim.compaction import PoolOccupancy, TokenCopy, cheapest_sources, plan_step
+
+
+@dataclass(frozen=True)
+class Price:
+    """Seconds, made up: a launch, a run, a byte."""
+
+    fixed: float = 5.0
+    per_run: float = 0.5
+    per_byte: float = 0.25
+
+
+FREE = TokenCopy(Price(0, 0, 0), token_bytes=1)
+COPY = TokenCopy(Price(), token_bytes=2, tensors=3, table_update=0.125)
+
+
+@st.composite
+def pools(draw: st.DrawFn, most_blocks: int = 7) -> PoolOccupancy:
+    """A few requests; some blocks shared, the last block of some half written."""
+    size, requests = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    lengths = [draw(st.integers(1, max(1, most_blocks // requests))) for _ in range(requests)]
+    owner = np.repeat(np.arange(requests), lengths)
+    generator = np.random.default_rng(draw(st.integers(0, 2**32)))
+    live = generator.random((len(owner), size)) < draw(st.floats(0.1, 0.9))
+    writable = np.ones(live.shape, bool)
+    for last in np.cumsum(lengths) - 1:
+        writable[last, draw(st.integers(1, size)) :] = False
+    live &= writable
+    writable[generator.random(len(owner)) < draw(st.sampled_from([0.0, 0.3]))] = False
+    return PoolOccupancy(owner, live, writable, writable.all(axis=1))
+
+
+def most_freed(pool: PoolOccupancy, copies: float) -> int:
+    """Exhaustive, request by request: the most blocks whose tokens fit into the holes of the others."""
+    live = pool.live.sum(axis=1)
+    holes = (pool.writable & ~pool.live).sum(axis=1)
+    by_request = []
+    for request in range(pool.requests):
+        own = np.flatnonzero((pool.request == request) & (pool.movable | (live >= 0)))
+        movable = [entry for entry in own if pool.movable[entry] and live[entry]]
+        costs = {}
+        for count in range(len(movable) + 1):
+            for chosen in combinations(movable, count):
+                others = [e for e in own if e not in chosen and (live[e] or not pool.movable[e])]
+                if holes[others].sum() >= live[list(chosen)].sum():
+                    costs[count] = min(costs.get(count, np.inf), live[list(chosen)].sum())
+        by_request.append(costs)
+    best = {0: 0.0}
+    for costs in by_request:
+        merged: dict[int, float] = {}
+        for (done, paid), (count, cost) in ((a, b) for a in best.items() for b in costs.items()):
+            merged[done + count] = min(merged.get(done + count, np.inf), paid + cost)
+        best = merged
+    return max(count for count, cost in best.items() if cost <= copies)
+
+
+def check(pool: PoolOccupancy, plan, copy: TokenCopy) -> np.ndarray:
+    """The moves are safe and what the plan says; return the occupancy after them."""
+    assert len({tuple(place) for place in plan.source} | {tuple(place) for place in plan.destination}) == (
+        2 * plan.moved_tokens
+    )
+    after = pool.live.copy()
+    runs = 0
+    for index, ((entry, slot), (to, into)) in enumerate(zip(plan.source, plan.destination, strict=True)):
+        assert pool.request[entry] == pool.request[to]
+        assert pool.live[entry, slot]
+        assert not pool.live[to, into]
+        assert pool.writable[to, into]
+        assert pool.movable[entry]
+        assert pool.live[to].any() or not pool.movable[to]
+        follows = index and (*plan.source[index - 1], *plan.destination[index - 1]) == (
+            entry,
+            slot - 1,
+            to,
+            into - 1,
+        )
+        runs += not follows
+        after[entry, slot], after[to, into] = False, True
+    assert np.array_equal(plan.applied(pool.live), after)
+    assert np.array_equal(plan.freed, np.flatnonzero(pool.movable & ~after.any(axis=1)))
+    emptied = len(plan.freed) - int((pool.movable & ~pool.live.any(axis=1)).sum())
+    price = copy.price
+    seconds = price.fixed + runs * copy.tensors * price.per_run + emptied * copy.table_update
+    seconds += plan.moved_tokens * copy.token_bytes * price.per_byte
+    assert plan.seconds == pytest.approx(seconds if plan.moved_tokens else 0.0)
+    return after
+
+
+def empty_already(pool: PoolOccupancy) -> int:
+    return int((pool.movable & ~pool.live.any(axis=1)).sum())
+
+
+@given(pools(), st.integers(1, 12))
+def test_a_copy_budget_frees_the_most_that_it_can(pool: PoolOccupancy, copies: int) -> None:
+    plan = plan_step(pool, FREE, copy_budget=copies)
+    check(pool, plan, FREE)
+    assert plan.moved_tokens <= copies
+    assert len(plan.freed) - empty_already(pool) == most_freed(pool, copies)
+
+
+@given(pools(), st.integers(1, 12), st.floats(5.1, 40))
+def test_both_budgets_hold(pool: PoolOccupancy, copies: int, seconds: float) -> None:
+    plan = plan_step(pool, COPY, copy_budget=copies, latency_budget=seconds)
+    check(pool, plan, COPY)
+    assert plan.moved_tokens <= copies
+    assert plan.seconds <= seconds + 1e-9
+
+
+@given(pools(12), st.integers(1, 5), st.floats(7.2, 20))
+def test_steps_end_where_one_plan_without_a_budget_does(
+    pool: PoolOccupancy, copies: int, seconds: float
+) -> None:
+    """However small the steps: each block is emptied for the copies that it holds, none moves twice."""
+    whole = plan_step(pool, COPY)
+    assert len(whole.freed) - empty_already(pool) == most_freed(pool, np.inf)
+    moved, live = 0, pool.live
+    for _ in range(200):
+        now = PoolOccupancy(pool.request, live, pool.writable, pool.movable)
+        step = plan_step(now, COPY, copy_budget=copies, latency_budget=seconds)
+        if not step.moved_tokens:
+            break
+        live = check(now, step, COPY)
+        moved += step.moved_tokens
+    assert np.array_equal(
+        (~live.any(axis=1)) & pool.movable, (~whole.applied(pool.live).any(axis=1)) & pool.movable
+    )
+    assert moved == whole.moved_tokens
+
+
+@given(st.integers(0, 2**32), st.integers(1, 400), st.floats(0.05, 0.95))
+def test_one_table_is_compacted_as_its_optimum(seed: int, copies: int, share: float) -> None:
+    """A table of 64 full blocks, against the plan of a keep mask."""
+    live = np.random.default_rng(seed).random((64, 16)) < share
+    pool = PoolOccupancy(np.zeros(64, int), live, np.ones(live.shape, bool), np.ones(64, bool))
+    plan = plan_step(pool, FREE, copy_budget=copies)
+    best = cheapest_sources(live.sum(axis=1, dtype=np.int64)[None], 16, copies)
+    assert len(plan.freed) - empty_already(pool) == int(best.sum())
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.floats(0.1, 0.9), st.integers(50, 2000), st.integers(20, 300))
+def test_steps_free_nearly_what_the_optimum_does_with_as_many_copies(
+    seed: int, share: float, copies: int, step_budget: int
+) -> None:
+    """Forty requests of unequal size and fill; the last step may leave one block begun."""
+    generator = np.random.default_rng(seed)
+    owner = np.repeat(np.arange(40), generator.integers(1, 30, 40))
+    fill = generator.beta(2, 2, 40)[owner, None] * 2 * share
+    live = generator.random((len(owner), 16)) < fill
+    everything = np.ones(live.shape, bool)
+    best = plan_step(PoolOccupancy(owner, live, everything, everything.all(axis=1)), FREE, copy_budget=copies)
+    now, left = live, copies
+    while left:
+        pool = PoolOccupancy(owner, now, everything, everything.all(axis=1))
+        step = plan_step(pool, FREE, copy_budget=min(step_budget, left))
+        if not step.moved_tokens:
+            break
+        now, left = step.applied(now), left - step.moved_tokens
+    already = int((~live.any(axis=1)).sum())
+    freed = int((~now.any(axis=1)).sum()) - already
+    assert freed >= 0.95 * (len(best.freed) - already) - 1
+
+
+def test_a_block_that_no_step_pays_for_whole_is_begun_and_ended() -> None:
+    live = np.array([[True] * 4 + [False] * 4, [True] * 4 + [False] * 4])
+    pool = PoolOccupancy(np.zeros(2, int), live, np.ones((2, 8), bool), np.ones(2, bool))
+    first = plan_step(pool, FREE, copy_budget=3)
+    assert (first.moved_tokens, list(first.freed)) == (3, [])
+    live = first.applied(live)
+    second = plan_step(PoolOccupancy(pool.request, live, pool.writable, pool.movable), FREE, copy_budget=3)
+    assert (second.moved_tokens, len(second.freed)) == (1, 1)
+
+
+def test_long_runs_are_cheaper_than_scattered_tokens() -> None:
+    """Under a latency budget four neighbours go before three scattered tokens, under a copy budget after."""
+    live = np.zeros((4, 8), bool)
+    live[0, :4] = True
+    live[1, [0, 3, 6]] = True
+    live[2:, 3:] = True
+    owner = np.array([0, 1, 0, 1])[[0, 2, 1, 3]]
+    pool = PoolOccupancy(owner, live[[0, 2, 1, 3]], np.ones((4, 8), bool), np.ones(4, bool))
+    copy = TokenCopy(Price(0, 1.0, 0.01), token_bytes=1)
+    assert plan_step(pool, copy, latency_budget=3.5).moved_tokens in (3, 4)
+    assert plan_step(pool, copy, copy_budget=4).source[:, 0].tolist() == [2, 2, 2]
+
+
+def test_occupancy_of_block_tables() -> None:
+    pool = PoolOccupancy.of_tables(
+        {"a": (3, 1), "none": (), "b": (1, 0)},
+        {"a": np.array([True, False, True, True]), "b": np.array([True, True, True])},
+        shared=[False, True, False, False],
+        block_size=2,
+    )
+    assert pool.request.tolist() == [0, 0, 1, 1]
+    assert pool.live.tolist() == [[True, False], [True, True], [True, True], [True, False]]
+    assert pool.writable.tolist() == [[True, True], [False, False], [False, False], [True, False]]
+    assert pool.movable.tolist() == [True, False, False, False]
+
+
+def test_nothing_held_is_nothing_to_do() -> None:
+    pool = PoolOccupancy.of_tables({}, {}, [], 4)
+    assert plan_step(pool, COPY, copy_budget=4).moved_tokens == 0
+
+
+ONES = np.ones((2, 4), bool)
+
+
+@pytest.mark.parametrize(
+    ("refused", "says"),
+    [
+        (lambda pool: plan_step(pool, COPY, copy_budget=0), "copy_budget"),
+        (lambda pool: plan_step(pool, COPY, latency_budget=0.0), "latency_budget"),
+        (lambda pool: plan_step(pool, COPY, latency_budget=float("nan")), "latency_budget"),
+        (lambda _: TokenCopy(Price(), 0), "token_bytes"),
+        (lambda _: TokenCopy(Price(), 1, tensors=0), "tensors"),
+        (lambda _: TokenCopy(Price(), 1, table_update=-1.0), "table_update"),
+        (lambda _: PoolOccupancy(np.zeros(2, int), ONES[:1], ONES, ONES[:, 0]), "an entry a block"),
+        (lambda _: PoolOccupancy(np.zeros(2, int), ONES, ~ONES, ONES[:, 0]), "movable"),
+        (lambda _: PoolOccupancy(np.array([1, 2]), ONES, ONES, ONES[:, 0]), "from 0"),
+        (lambda _: PoolOccupancy(np.array([0, 2]), ONES, ONES, ONES[:, 0]), "from 0"),
+        (lambda _: PoolOccupancy.of_tables({"a": (0,)}, {"a": [True] * 5}, [False], 4), "'a' holds 1"),
+    ],
+)
+def test_bad_input_gets_one_clear_line(refused, says: str) -> None:  # type: ignore[no-untyped-def]
+    pool = PoolOccupancy(np.zeros(2, int), ONES, ONES, ONES[:, 0])
+    with pytest.raises(InputError, match=says) as error:
+        refused(pool)
+    assert "\n" not in str(error.value)
+
+
+class LivingPool(RuleBasedStateMachine):
+    """Requests come, write, share, lose tokens and go, with steps of compaction in between.
+
+    What each slot of the pool holds is a number, a token's own; what a request can read through its table
+    must be its living tokens, no more and no less, whatever was moved.
+    """
+
+    SIZE, BLOCKS = 4, 24
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = BlockPool(self.BLOCKS, self.SIZE)
+        self.contents = np.zeros((self.BLOCKS, self.SIZE), int)
+        self.live: dict[int, np.ndarray] = {}
+        self.tokens: dict[int, set[int]] = {}
+        self.written = 0
+
+    def _write(self, request: int, start: int) -> None:
+        table = self.pool.block_table(request)
+        for slot in range(start, self.pool.length(request)):
+            self.written += 1
+            self.contents[table[slot // self.SIZE], slot % self.SIZE] = self.written
+            self.tokens[request].add(self.written)
+        grown = self.pool.length(request) - len(self.live[request])
+        self.live[request] = np.append(self.live[request], np.ones(grown, bool))
+
+    @rule(tokens=st.integers(1, 20))
+    def arrives(self, tokens: int) -> None:
+        request = len(self.tokens)
+        if self.pool.allocate(request, tokens) is not None:
+            self.live[request], self.tokens[request] = np.zeros(0, bool), set()
+            self._write(request, 0)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), tokens=st.integers(1, 6))
+    def writes(self, data: st.DataObject, tokens: int) -> None:
+        request = data.draw(st.sampled_from(sorted(self.live)))
+        start = self.pool.length(request)
+        taken = self.pool.append(request, tokens)
+        if taken is not None:
+            if taken.copied is not None:
+                self.contents[taken.copied[1]] = self.contents[taken.copied[0]]
+            self._write(request, start)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def is_shared(self, data: st.DataObject) -> None:
+        parent, child = data.draw(st.sampled_from(sorted(self.live))), len(self.tokens)
+        self.pool.fork(parent, child)
+        self.live[child], self.tokens[child] = self.live[parent].copy(), set(self.tokens[parent])
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), share=st.floats(0.1, 1.0), seed=st.integers(0, 2**32))
+    def loses_tokens(self, data: st.DataObject, share: float, seed: int) -> None:
+        request = data.draw(st.sampled_from(sorted(self.live)))
+        keep = self.live[request]
+        dies = keep & (np.random.default_rng(seed).random(len(keep)) < share)
+        self.tokens[request] -= set(self._slots(request)[dies].tolist())
+        self._free_dead(request, keep & ~dies)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def goes(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.live)))
+        self.pool.free(request)
+        del self.live[request]
+        self.tokens[request] = set()
+
+    @precondition(lambda self: self.live)
+    @rule(copies=st.integers(1, 9), seconds=st.floats(6.6, 30))
+    def is_compacted_a_little(self, copies: int, seconds: float) -> None:
+        tables = {request: self.pool.block_table(request) for request in self.live}
+        shared = [self.pool.owners(block) > 1 for block in range(self.BLOCKS)]
+        occupancy = PoolOccupancy.of_tables(tables, self.live, shared, self.SIZE)
+        step = plan_step(occupancy, COPY, copy_budget=copies, latency_budget=seconds)
+        after = check(occupancy, step, COPY)
+        assert step.moved_tokens <= copies
+        assert step.seconds <= seconds + 1e-9
+        numbers = np.array([block for table in tables.values() for block in table], int)
+        before = self.contents.copy()
+        for (entry, slot), (to, into) in zip(step.source, step.destination, strict=True):
+            self.contents[numbers[to], into] = self.contents[numbers[entry], slot]
+        untouched = [block for block in range(self.BLOCKS) if shared[block]]
+        assert np.array_equal(self.contents[untouched], before[untouched])
+        free, start = self.pool.free_blocks, 0
+        for request, table in tables.items():
+            keep = after[start : start + len(table)].reshape(-1)[: len(self.live[request])]
+            start += len(table)
+            self._free_dead(request, keep)
+        assert self.pool.free_blocks - free >= len(step.freed)
+
+    def _slots(self, request: int) -> np.ndarray:
+        table = list(self.pool.block_table(request))
+        return self.contents[table].reshape(-1)[: self.pool.length(request)]
+
+    def _free_dead(self, request: int, keep: np.ndarray) -> None:
+        blocks = np.arange(len(keep)) // self.SIZE
+        stays = np.isin(blocks, blocks[keep])
+        self.pool.evict(request, keep)
+        self.live[request] = keep[stays]
+
+    @invariant()
+    def every_request_reads_its_own_tokens(self) -> None:
+        for request, live in self.live.items():
+            read = self._slots(request)[live]
+            assert len(read) == len(set(read.tolist()))
+            assert set(read.tolist()) == self.tokens[request]
+
+    @invariant()
+    def the_pool_conserves_its_blocks(self) -> None:
+        self.pool.check_integrity()
+
+
+TestLivingPool = LivingPool.TestCase
+TestLivingPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

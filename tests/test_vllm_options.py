@@ -1,0 +1,75 @@
+"""The plugin's option: what it takes and what it refuses, in one line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from kvreclaim.errors import InputError
+from kvreclaim.runtimes.vllm.options import Options, from_environment, parse, prompt_name
+
+
+def test_an_option_goes_through_json_and_back():
+    options = Options("h2o", 128, "mask", buffer=32, recent_share=0.25, records="somewhere")
+    assert parse(options.as_json()) == options
+
+
+def test_the_environment_may_be_silent(monkeypatch):
+    monkeypatch.delenv("KVRECLAIM_VLLM", raising=False)
+    assert from_environment() is None
+    monkeypatch.setenv("KVRECLAIM_VLLM", "  ")
+    assert from_environment() is None
+    monkeypatch.setenv("KVRECLAIM_VLLM", '{"policy": "knorm", "budget": 7}')
+    assert from_environment() == Options("knorm", 7)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("{", "not JSON"),
+        ("[1]", "pass a JSON object"),
+        ({}, "names no policy"),
+        ({"policy": "snapkv", "budget": 128, "speed": 1}, "has no speed"),
+        ({"policy": "lru", "budget": 128}, "policy is 'lru'"),
+        ({"policy": "snapkv"}, "needs a budget"),
+        ({"policy": "knorm", "budget": 0}, "at least 1"),
+        ({"policy": "knorm", "budget": "128"}, "budget is '128'"),
+        ({"policy": "none", "budget": 128}, "has no budget"),
+        ({"policy": "snapkv", "budget": 64}, "a window of 64"),
+        ({"policy": "block-wise", "budget": 64}, "a window of 64"),
+        ({"policy": "streaming-llm", "budget": 4}, "4 sinks"),
+        ({"policy": "knorm", "budget": 9, "mode": "compact"}, "mode is 'compact'"),
+        ({"policy": "knorm", "budget": 9, "mode": "free", "copy_budget": 1}, "copies nothing"),
+        ({"policy": "adakv", "budget": 99, "copy_budget": 1}, "heads differ"),
+        ({"policy": "knorm", "budget": 9, "buffer": 0}, "at least 1"),
+        ({"policy": "none", "buffer": 8}, "evicts once"),
+        ({"policy": "block-wise", "budget": 99, "mode": "free", "buffer": 8}, "block-wise"),
+        ({"policy": "snapkv", "budget": 128, "kernel": 4}, "odd"),
+        ({"policy": "h2o", "budget": 128, "recent_share": 2}, "from 0 to 1"),
+        ({"policy": "keep-mask"}, "go together"),
+        ({"policy": "knorm", "budget": 9, "masks": "masks.npz"}, "go together"),
+        ({"policy": "keep-mask", "masks": "nowhere.npz"}, "no such file"),
+        ({"policy": "knorm", "budget": 9, "record_masks": 1}, "true or false"),
+    ],
+)
+def test_what_is_refused(given, says):
+    with pytest.raises(InputError, match=says) as refusal:
+        parse(given if isinstance(given, str) else json.dumps(given))
+    assert "\n" not in str(refusal.value)
+
+
+def test_prompts_have_names_of_their_own():
+    assert prompt_name([1, 2]) == prompt_name((1, 2))
+    assert len({prompt_name([1, 2]), prompt_name([12]), prompt_name([1, 2, 3])}) == 3
+
+
+def test_without_the_option_the_plugin_imports_nothing():
+    code = (
+        "import sys; from kvreclaim.runtimes.vllm.plugin import register; old = set(sys.modules); "
+        "register(); "
+        "print(*set(sys.modules) - old, *(name for name in sys.modules if name.split('.')[0] == 'vllm'))"
+    )
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

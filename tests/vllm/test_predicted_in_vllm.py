@@ -1,0 +1,39 @@
+"""Predicted and observed in a running engine are equal: figures, blocks of each request, every step."""
+
+import pytest
+
+from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.scheduling import SchedulerSettings
+
+MAX_TOKENS = 40
+CHOSEN = [
+    Options("none"),
+    Options("streaming-llm", budget=96),
+    Options("streaming-llm", budget=96, mode="free", buffer=16),
+    Options("snapkv", budget=96, buffer=24),
+    Options("snapkv", budget=96, mode="free", buffer=16),
+    Options("h2o", budget=96, mode="mask"),
+    Options("adakv", budget=96),
+    Options("block-wise", budget=96, mode="free"),
+]
+
+
+@pytest.mark.parametrize("options", CHOSEN, ids=lambda options: f"{options.policy}-{options.mode}")
+def test_a_run_goes_as_predicted(engine, prompts, options):
+    """Four requests that fill the pool, so that one is preempted as they grow, and one that waits."""
+    from kvreclaim.runtimes.in_vllm import observe_run
+
+    limits = engine.llm.llm_engine.vllm_config.scheduler_config
+    settings = SchedulerSettings(
+        engine.pool_blocks, engine.block_size, limits.max_num_seqs, limits.max_num_batched_tokens
+    )
+    long = prompts[0]
+    asked = [long[:340], long[50:390], long[100:440], long[150:360], long[:500]]  # 11 + 11 + 11 + 7 blocks
+    seen = observe_run(engine, asked, options, MAX_TOKENS, settings)
+    assert seen.unequal == ()
+    assert seen.observed == seen.predicted
+    assert seen.observed["free_blocks_end"] == engine.pool_blocks
+    if options.policy == "none":
+        assert seen.observed["preemptions"] > 0
+    elif options.mode != "mask":
+        assert seen.observed["blocks_freed"] > 0

@@ -1,0 +1,61 @@
+"""Scores inside the engine, against attention weights that Hugging Face gives out."""
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from kvreclaim.runtimes.vllm import worker
+from kvreclaim.runtimes.vllm.options import Options
+
+
+def scores_in_the_engine(engine, prompt, options, tokens_per_step):
+    with patch.object(worker, "select", wraps=worker.select) as select:
+        engine.run([prompt], options, 2, tokens_per_step=tokens_per_step)
+    return select.call_args_list[0].args[1]
+
+
+def by_kv_head(weights):
+    """Mean over the query heads that share a KV head: [layers, heads, ...] to [layers, kv_heads, ...]."""
+    return weights.unflatten(1, (3, 3)).mean(2)
+
+
+@pytest.fixture(scope="module")
+def expected(reference, prompts):
+    weights, keys = reference.attentions(prompts[1])
+    last = weights[:, :, -1].mean(1, keepdim=True).expand(-1, 3, -1)
+    return {
+        "snapkv": by_kv_head(weights[:, :, -32:].mean(2)),
+        "tova": last,
+        "h2o": by_kv_head(weights.sum(2)),
+        "knorm": keys.norm(dim=-1),
+    }
+
+
+@pytest.mark.parametrize("tokens_per_step", [1024, 100], ids=["whole", "chunked"])
+@pytest.mark.parametrize("policy", ["snapkv", "tova", "h2o", "knorm"])
+def test_scores_are_those_of_the_attention_weights(engine, prompts, expected, policy, tokens_per_step):
+    options = Options(policy, 64, window=32)
+    found = scores_in_the_engine(engine, prompts[1], options, tokens_per_step)
+    np.testing.assert_allclose(found, expected[policy].numpy(), rtol=2e-3, atol=2e-5)
+
+
+def test_h2o_holds_a_tile_of_weights_and_no_more(engine, prompts):
+    import torch
+
+    from kvreclaim.runtimes.vllm import scoring
+
+    largest = 0
+    made = scoring._logits
+
+    def watching(*args):
+        nonlocal largest
+        logits = made(*args)
+        largest = max(largest, logits[0, 0].numel())
+        return logits
+
+    with patch.multiple(scoring, QUERY_TILE=16, KEY_TILE=64, _logits=watching):
+        small = scores_in_the_engine(engine, prompts[1], Options("h2o", 64), None)
+    assert largest <= 16 * 64
+    whole = scores_in_the_engine(engine, prompts[1], Options("h2o", 64), None)
+    torch.testing.assert_close(torch.from_numpy(small), torch.from_numpy(whole), rtol=1e-4, atol=1e-5)

@@ -1,0 +1,58 @@
+"""What vLLM says after an eviction is what Hugging Face says with the same pairs dropped."""
+
+from dataclasses import replace
+
+import pytest
+from observed import FULL, assert_same
+
+from kvreclaim.runtimes.vllm.options import Options
+
+COUNT = 48
+BUDGET = 96
+# Every policy and every mode, a copy budget, and evictions while decoding.
+SMOKE = [
+    Options("streaming-llm", BUDGET, "pack"),
+    Options("snapkv", BUDGET, "pack", window=32),
+    Options("tova", BUDGET, "pack", buffer=16),
+    Options("h2o", BUDGET, "pack", buffer=16),
+    Options("knorm", BUDGET, "free"),
+    Options("random", BUDGET, "mask"),
+    Options("block-wise", BUDGET, "pack", window=32),
+    Options("snapkv", BUDGET, "pack", window=32, copy_budget=400_000),
+    Options("adakv", BUDGET, "pack", window=32, buffer=24),
+    Options("pyramidkv", BUDGET, "pack", window=32),
+    Options("h2o", BUDGET, "mask", buffer=16),
+    Options("tova", BUDGET, "free", buffer=16),
+]
+
+
+EQUAL = ("streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "block-wise")
+WHOLE = [
+    Options(policy, BUDGET, mode, window=32, buffer=buffer)
+    for policy in (*EQUAL, "adakv", "pyramidkv")
+    for mode in ("free", "pack", "mask")
+    for buffer in (None, 16)
+    if policy != "block-wise" or mode == "pack" or buffer is None
+]
+WHOLE += [Options(policy, BUDGET, "pack", window=32, copy_budget=400_000) for policy in EQUAL]
+
+
+def named(options):
+    more = [
+        f"{name}={getattr(options, name)}" for name in ("copy_budget", "buffer") if getattr(options, name)
+    ]
+    return "-".join([options.policy, options.mode, *more])
+
+
+@pytest.mark.parametrize("options", WHOLE if FULL else SMOKE, ids=named)
+def test_tokens_are_those_of_the_reference(engine, reference, prompts, options, ties):
+    run = engine.run(prompts, replace(options, record_masks=True), COUNT)
+    evicted = {record.request.split("-")[0] for record in run.evictions}
+    assert len(evicted) == len(prompts)
+    if options.buffer is not None:
+        assert max(record.event for record in run.evictions) >= 1
+    parted = []
+    for number in range(len(prompts)):
+        assert_same(run, number, reference, parted)
+    ties[named(options)] = (sum(parted), len(parted))
+    assert run.free_blocks_end == run.pool_blocks
