@@ -8,7 +8,7 @@ import platform
 import sys
 from collections.abc import Callable, Iterator
 
-from benchmarks import capture, compaction, occupancy, study
+from benchmarks import capture, compaction, occupancy, serving, study
 from benchmarks.table import Row, as_csv, markdown, verdict
 from kvreclaim.results import ResultsFolder
 
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "occupancy": occupancy.run,
     "compaction": compaction.run,
     "study": study.run,
+    "serving": serving.run,
     "capture": capture.run,
 }
 TEXT = """# Benchmarks

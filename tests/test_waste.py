@@ -5,7 +5,7 @@ import pytest
 from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry, model
 from kvreclaim.layout.geometry import sliding_windows
-from kvreclaim.layout.waste import Layers, wasted_share, windows_waste
+from kvreclaim.layout.waste import Layers, Ring, repeated_heads_share, wasted_share, windows_waste
 
 
 def test_mllama_where_text_and_image_lie_in_every_layer():
@@ -30,3 +30,19 @@ def test_nothing_is_wasted_within_the_window():
 def test_layers_that_need_more_than_is_held():
     with pytest.raises(InputError, match="no more"):
         wasted_share([Layers(1, 9)], 8)
+
+
+def test_repeated_heads_break_even_at_one_less_one_over_the_groups():
+    # FasterDecoding/SnapKV#16: groups of 4 save nothing before 75 %.
+    assert repeated_heads_share(0.75, 4) == 1
+    assert repeated_heads_share(0.5, 4) == 2
+    assert repeated_heads_share(0.9, 4) == pytest.approx(0.4)
+
+
+def test_a_ring_returns_nothing_and_a_smaller_one_is_smaller():
+    ring = Ring(model("llama-3-8b"), 8192)
+    assert ring.allocated == 2**30
+    assert ring.returned(8000) == 0
+    assert ring.saved_by(4096) == 2**29
+    with pytest.raises(InputError, match="no more"):
+        ring.returned(9000)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvreclaim.errors import InputError
 from kvreclaim.layout.geometry import KVGeometry
-from kvreclaim.validate import non_negative_int, positive_int
+from kvreclaim.validate import check_ratio, non_negative_int, positive_int
 
 
 @dataclass(frozen=True)
@@ -48,3 +48,49 @@ def windows_waste(geometry: KVGeometry, tokens: int) -> float:
         for group in geometry.layer_groups()
     ]
     return wasted_share(groups, length)
+
+
+def repeated_heads_share(ratio: float, groups: int) -> float:
+    """Return the bytes of a cache that repeats its KV heads, as a share of the plain full cache's.
+
+    A method that keeps a KV head once for each query head of its group holds `groups` copies of what
+    survives: (1 − ratio) × groups. Below a ratio of 1 − 1/groups it holds more than the full cache
+    (FasterDecoding/SnapKV, issue 16).
+    """
+    return (1 - check_ratio(ratio)) * positive_int(groups, "groups")
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A cache that is allocated whole at the start, as llama.cpp's (issue 27583): nothing in it ever returns.
+
+    Parameters
+    ----------
+    geometry
+        The model's.
+    tokens
+        Tokens that it has room for.
+    """
+
+    geometry: KVGeometry
+    tokens: int
+
+    def __post_init__(self) -> None:
+        positive_int(self.tokens, "tokens")
+
+    @property
+    def allocated(self) -> int:
+        """Bytes, whatever of it is filled."""
+        return self.tokens * self.geometry.bytes_per_token
+
+    def returned(self, evicted: int) -> int:
+        """Return the bytes that evicting so many of its tokens gives back: none."""
+        if non_negative_int(evicted, "evicted") > self.tokens:
+            raise InputError(
+                f"{evicted} of {self.tokens} tokens can't be evicted: pass no more than there are"
+            )
+        return 0
+
+    def saved_by(self, tokens: int) -> int:
+        """Return the bytes that a ring of fewer tokens saves: the only saving there is."""
+        return self.allocated - Ring(self.geometry, tokens).allocated

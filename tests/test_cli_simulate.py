@@ -1,0 +1,189 @@
+"""``simulate`` and ``plan``: answers, documented keys, refusals, and what they write."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command_line import call, names, refused, write_masks
+from test_json_docs import keys_of
+
+from kvreclaim.report.folder import Folder
+from kvreclaim.report.registry import sections
+from kvreclaim.serving.giveback import closed_form, from_masks, from_measured
+from kvreclaim.serving.hardware import GIB, Deployment, gpu
+from kvreclaim.serving.scenario import Scenario
+
+TRACE = Path(__file__).parents[1] / "examples" / "traces" / "azure-conv-1000.csv"
+STEP = ("--step-time", "0.012,2e-5,1e-7,9e-5")
+
+
+def answer(*arguments):
+    found = call(*arguments, "--json", "-")
+    assert found.status == 0, found.err
+    return json.loads(found.out)
+
+
+def test_simulate_says_what_is_documented():
+    found = answer("simulate", TRACE, "--blocks", 1200, *STEP)
+    assert set(found) == keys_of("## `simulate`")
+    assert (found["requests"], found["refused"], found["blocks"]) == (1000, 0, 1199)
+    assert found["pool_binding"]
+    assert found["peak_waiting"] > 0
+    assert found["ttft_mean"] < found["latency_p50"] < found["latency_p99"]
+
+
+def test_an_ample_pool_is_not_binding_and_an_eviction_changes_nothing():
+    full = answer("simulate", TRACE, "--blocks", 100_000, *STEP)
+    screen = call("simulate", TRACE, "--blocks", 100_000, *STEP, "--policy", "streaming-llm").out
+    assert not full["pool_binding"]
+    assert "not binding" in screen
+    assert "admits nobody" in screen
+
+
+def test_what_mask_free_pack_and_reuse_do():
+    common = ("simulate", TRACE, "--blocks", 1200, *STEP)
+    full = answer(*common)
+    by_mode = {
+        mode: answer(*common, "--policy", "streaming-llm", "--mode", mode)
+        for mode in ("mask", "free", "pack", "reuse")
+    }
+    assert by_mode["mask"]["blocks_freed"] == by_mode["reuse"]["blocks_freed"] == 0
+    assert by_mode["mask"]["latency_p99"] == full["latency_p99"]
+    assert by_mode["pack"]["blocks_freed"] >= by_mode["free"]["blocks_freed"] > 0
+    assert by_mode["pack"]["latency_p99"] < full["latency_p99"]
+
+
+def test_copies_are_charged_to_the_step():
+    common = ("simulate", TRACE, "--blocks", 100_000, *STEP, "--policy", "per-head")
+    free, dear = answer(*common), answer(*common, "--copy-event", 0.05)
+    assert dear["evictions"] == free["evictions"]
+    assert dear["latency_p50"] > free["latency_p50"]
+
+
+def test_a_request_larger_than_the_pool_is_refused_by_name_and_the_run_goes_on(tmp_path):
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,50,5\n1,5000,5\n2,50,5\n")
+    found = call("simulate", tmp_path / "t.csv", "--blocks", 20, *STEP)
+    assert "request 1 refused: 5,005 tokens" in found.out
+    assert answer("simulate", tmp_path / "t.csv", "--blocks", 20, *STEP)["refused"] == 1
+
+
+def test_a_results_folder_and_its_page(tmp_path):
+    out = tmp_path / "out"
+    assert call("simulate", TRACE, "--blocks", 900, *STEP, "--page-blocks", 8, "--out", out).status == 0
+    assert names(out) == sorted(
+        ["percentiles.csv", "requests.parquet", "run.json", "timeline.csv", "traffic.csv"]
+    )
+    requests = pl.read_parquet(out / "requests.parquet")
+    assert requests.height == 1000
+    assert (requests["first_token"] > requests["arrival"]).all()
+    assert pl.read_csv(out / "timeline.csv")["held_pages"].max() > 1
+    (section,) = sections([Folder(out)])
+    assert (section.id, len(section.figures)) == ("traffic", 2)
+    assert call("page", out, "--out", tmp_path / "page.html").status == 0
+    refused(call("plan", TRACE, "--gpu", "rtx-4090", "--out", out), "holds the results of 'simulate'")
+
+
+def test_plan_compares_methods_and_modes(tmp_path):
+    out = tmp_path / "out"
+    rows = answer("plan", TRACE, "--gpu", "rtx-4090", "--requests", 300, "--out", out)
+    assert all(set(row) == keys_of("## `plan`") for row in rows)
+    named = {(row["name"], row["mode"]): row for row in rows}
+    assert len(rows) == 1 + 2 + 2 * 4
+    full = named["full cache", None]
+    assert named["fp8", None]["blocks"] == pytest.approx(2 * full["blocks"], abs=3)
+    assert named["per-head", "free"]["load"] == named["per-head", "mask"]["load"] == full["load"]
+    assert named["per-head", "pack"]["load"] > full["load"]
+    assert named["streaming-llm", "free"]["requests_at_once_per_gpu"] > full["requests_at_once_per_gpu"]
+    assert named["fp8", None]["load"] > full["load"]
+    section = sections([Folder(out)])[0]
+    assert [figure.id for figure in section.figures] == [
+        "traffic-capacity",
+        "traffic-time",
+        "traffic-waiting",
+    ]
+
+
+def test_plan_says_what_binds_where_the_pool_does_not():
+    ample = call("plan", TRACE, "--gpu", "h200", "--requests", 200)
+    assert "The pool is not binding" in ample.out
+    few = call("plan", TRACE, "--gpu", "h200", "--requests", 200, "--max-num-seqs", 2)
+    assert "max_num_seqs is: raise --max-num-seqs" in " ".join(few.out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["simulate", "none.csv"], ["none.csv", "no such file"]),
+        (["simulate", TRACE, "--gpu", "gtx"], ["gtx", "h100"]),
+        (["simulate", TRACE, "--model", "gpt-5"], ["gpt-5"]),
+        (["simulate", TRACE, "--model", "llama-3.1-405b"], ["leave no memory"]),
+        (["simulate", TRACE, "--blocks", 1], ["blocks", "at least 2"]),
+        (["simulate", TRACE, "--block-size", 0], ["block_size"]),
+        (["simulate", TRACE, "--load", "-1"], ["load"]),
+        (["simulate", TRACE, "--step-time", "1,2"], ["step_time", "four"]),
+        (["simulate", TRACE, "--step-time", "fast"], ["--step-time"]),
+        (["simulate", TRACE, "--policy", "lru"], ["lru", "streaming-llm"]),
+        (["simulate", TRACE, "--policy", "per-head", "--mode", "swap"], ["swap", "pack"]),
+        (["simulate", TRACE, "--evict-while-decoding", "rkv"], ["evicts nothing"]),
+        (["simulate", TRACE, "--share-prefixes"], ["no prefix hashes"]),
+        (["simulate", TRACE, "--kv-dtype", "fp4"], ["fp4"]),
+        (["plan", TRACE, "--ttft-p99", 0], ["latency target"]),
+        (["plan", TRACE, "--ttft-p99", "-2"], ["latency target"]),
+        (["sweep", "none.toml"], ["none.toml"]),
+    ],
+)
+def test_bad_input(arguments, words):
+    refused(call(*arguments), *words)
+
+
+# Where the numbers come from
+
+
+def test_the_real_runs_pool_follows_from_the_model_and_the_gpu():
+    # vLLM 0.19 found 2,588 blocks for Llama-3.1-8B on an RTX 4090.
+    made = Scenario(model="llama-3.1-8b", gpu="rtx-4090").settings()
+    assert made.blocks == pytest.approx(2588, rel=0.08)
+
+
+def test_groups_of_layers_share_a_pool_of_smaller_blocks():
+    scenario = Scenario(model="gemma-2-9b", gpu="h100", hybrid=True)
+    made = scenario.deployment()
+    assert made.group_windows == (4096, None)
+    assert made.layers_per_group == 21
+    assert scenario.settings().blocks == pytest.approx(
+        2 * Scenario(model="gemma-2-9b").settings().blocks, abs=2
+    )
+
+
+def test_a_roofline_is_what_the_data_sheet_allows():
+    made = Deployment(Scenario().deployment().geometry, gpu("h100"), weight_bytes=16 * GIB)
+    step = made.roofline()
+    assert step.base == pytest.approx(16 * GIB / 3.35e12)
+    assert step.kv_token == pytest.approx(131_072 / 3.35e12)
+    assert step.prefill_token == pytest.approx(2 * 8.03e9 / 989e12)
+    assert step.source == "roofline"
+    assert made.roofline(0.5).base == pytest.approx(2 * step.base)
+
+
+@pytest.mark.parametrize(("policy", "freed"), [("streaming-llm", 31), ("block-wise", 32), ("per-head", 0)])
+def test_closed_forms_are_those_of_the_bounds(policy, freed):
+    rule = closed_form(policy, 0.5, "free").rule(1024, 16)
+    assert rule.left_at[1024] == 512
+    assert rule.freed_at[1024] == freed
+
+
+def test_recorded_masks_and_measured_tables_drive_the_traffic(tmp_path):
+    import numpy as np
+
+    keep = np.zeros((2, 2, 64), bool)
+    keep[:, :, :20] = True  # 2 of 4 blocks live, 20 of 64 tokens
+    rule = from_masks(write_masks(tmp_path / "m.npz", m=keep), 16, "free").rule(64, 16)
+    assert (rule.freed_at[64], rule.left_at[64]) == (2, 20)
+    assert from_masks(tmp_path / "m.npz", 16, "pack").rule(64, 16).left_at[64] == 32
+    columns = "policy,ratio,retained,block_size,block_tables,physical_reclaim,packing_reclaim\n"
+    (tmp_path / "measured.csv").write_text(columns + "snapkv,0.5,0.5,16,shared,0.25,0.5\n")
+    rule = from_measured(tmp_path, "snapkv", 0.5, 16, "free").rule(64, 16)
+    assert rule.freed_at[64] == 1
+    found = call("simulate", TRACE, "--blocks", 900, "--policy", "tova", "--measured", tmp_path)
+    refused(found, "no tova at 0.5", "snapkv")
