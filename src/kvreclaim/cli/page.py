@@ -18,11 +18,11 @@ def page_command(
 ) -> None:
     """Assemble the sections of results folders into one HTML file that works offline."""
     from kvreclaim.cli.extras import needs
-    from kvreclaim.results import check_writable, utf8, write_bytes
+    from kvreclaim.results import check_writable, write_bytes
 
     check_writable(page)
     with needs("report"):
         from kvreclaim.report import render_page
 
-        write_bytes(page, utf8(render_page(folders)))
+        write_bytes(page, render_page(folders).encode())
     typer.echo(wrote(page, "open it in a browser"))
