@@ -112,6 +112,7 @@ def test_openvino_is_asked_in_its_own_words(monkeypatch):
         assert run["runtime"] == "openvino"
         assert (run["predicted"], run["unequal"], run["observed"]["blocks_freed"]) == (None, None, None)
     assert "nothing is predicted" in " ".join(answer.err.split())
+    assert json.loads(Path("observed/run.json").read_text())["kinds"] == ["observed"]
     assert table("runs.csv")[1]["unequal"] == table("runs.csv")[1]["predicted_steps"] == ""
 
 

@@ -251,14 +251,15 @@ def test_a_short_prompt_is_left_whole_until_a_buffer_has_come_beyond_the_budget(
     assert not any(step.evictions for step in run(made))
 
 
-def test_an_eviction_that_frees_nothing_counts_and_starts_the_next_buffer():
-    """As of a runtime that frees whole blocks and finds none dead."""
-    whole = BudgetAndBuffer(budget=4, buffer=3, slots_for=lambda progress: progress.slots + 1)
-    made = scheduler(rule=whole, requests=[(9, 8)])
+def test_an_eviction_that_finds_nothing_to_drop_is_no_event_but_starts_the_next_buffer():
+    """As of a runtime that frees whole blocks: at the end of prefill it finds none dead, later it does."""
+    left = {9: 9, 12: 8}
+    rule = BudgetAndBuffer(budget=4, buffer=3, slots_for=lambda progress: left[progress.computed])
+    made = scheduler(rule=rule, requests=[(9, 6)])
     steps = run(made)
-    assert [step.number for step in steps if step.evictions] == [0, 3, 6]
-    assert steps[3].evictions == (EvictionEvent("a", 12, 12, 0),)
-    assert (made.outcomes["a"].evictions, made.outcomes["a"].blocks_freed) == (3, 0)
+    assert [step.evictions for step in steps if step.evictions] == [(EvictionEvent("a", 12, 8, 1),)]
+    assert steps[3].evictions
+    assert (made.outcomes["a"].evictions, made.outcomes["a"].blocks_freed) == (1, 1)
 
 
 @pytest.mark.parametrize("fields", [(0, 4), (4, 0), (4, 1.5)])

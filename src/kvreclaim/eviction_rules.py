@@ -33,7 +33,8 @@ class Progress:
     prefill_ended
         Whether this is the first token since the request was admitted, or admitted again after a preemption.
     since_eviction
-        Tokens computed since the last eviction, None if there was none since then.
+        Tokens computed since the last eviction, also one that found nothing to drop; None if there was none
+        since that admission.
     """
 
     name: Hashable

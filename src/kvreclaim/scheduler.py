@@ -268,12 +268,14 @@ class Scheduler:
         wanted = self._rule.slots_left(progress)
         if wanted is None:
             return None
-        left = min(wanted, progress.slots)
-        freed = len(self.pool.truncate(live.name, left)) if self._most_slots is None else 0
-        live.dropped, live.evicted_at = live.computed - left, live.computed
+        live.evicted_at = live.computed
+        if wanted >= progress.slots:
+            return None
+        freed = len(self.pool.truncate(live.name, wanted)) if self._most_slots is None else 0
+        live.dropped = live.computed - wanted
         live.evictions += 1
         live.blocks_freed += freed
-        return EvictionEvent(live.name, progress.slots, left, freed)
+        return EvictionEvent(live.name, progress.slots, wanted, freed)
 
 
 def _names(requests: Iterable[_Live]) -> tuple[Hashable, ...]:

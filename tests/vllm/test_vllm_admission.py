@@ -1,8 +1,13 @@
 """A small pool on purpose: who gets in, with and without eviction, and what vLLM's free list shows."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from observed import FULL
 
+from kvreclaim import BlockLayout, audit
+from kvreclaim.effective import effective_mask
 from kvreclaim.runtimes.vllm.options import Options
 
 REQUESTS = 8
@@ -48,3 +53,27 @@ def test_a_copy_budget_is_kept_and_more_of_it_frees_more(engine, prompts):
     assert freed[0] < freed[1] < freed[2] == 13
     (free,) = engine.run(prompts[:1], Options("snapkv", 128, "free"), 2).evictions
     assert free.blocks_freed == freed[0]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options("snapkv", 96, "free"), Options("streaming-llm", 96, "free"), Options("knorm", 32, "free")],
+    ids=lambda options: options.policy,
+)
+def test_free_gives_back_what_the_ledger_says_and_sees_the_effective_mask(engine, prompts, options):
+    for record in engine.run(prompts, replace(options, record_masks=True), 2).evictions:
+        layout = BlockLayout(block_size=32)
+        assert record.blocks_freed == audit(record.asked, layout).free_blocks
+        assert np.array_equal(record.effective, effective_mask(record.asked, layout).array)
+        assert record.kept_pairs == record.asked.sum()
+        assert record.attended_pairs == record.effective.sum()
+        assert record.dead_pairs == record.attended_pairs - record.kept_pairs
+
+
+def test_pack_needs_the_blocks_that_the_ledger_says(engine, prompts):
+    for record in engine.run(prompts, Options("snapkv", 96, "pack", record_masks=True), 2).evictions:
+        packing = audit(record.asked, BlockLayout(block_size=32)).packing
+        assert record.blocks_before - record.blocks_freed == packing.blocks_needed == 3
+        # The ledger counts the pairs of blocks that leave; within the last block, some move up as well.
+        assert packing.moved_pairs <= record.moved_pairs < packing.moved_pairs + 90 * 32
+        assert np.array_equal(record.effective, record.asked)

@@ -132,8 +132,7 @@ KNORM = Options("knorm", 128)
     ("arguments", "says"),
     [
         ({"enable_prefix_caching": True}, "prefix caching"),
-        ({"async_scheduling": True}, "asynchronous scheduling"),
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=1"),
+        ({"tensor_parallel_size": 3}, "tensor_parallel_size=1"),
         ({"worker_extension_cls": "somebody.Else"}, "worker_extension_cls"),
         ({"enforce_eager": False}, "enforce_eager=True"),
         ({"block_size": 16}, "multiple of 32"),

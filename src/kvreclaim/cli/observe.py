@@ -136,7 +136,8 @@ def observe_command(
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
     del parameters["directory"]  # of this machine
     write(folder, scenario, observations)
-    folder.write_run("observe", parameters, ["observed", "simulated"], PACKAGES[runtime])
+    kinds = ["observed", "simulated"] if observations[0].predicted is not None else ["observed"]
+    folder.write_run("observe", parameters, kinds, PACKAGES[runtime])
     emit_json(json, [seen.to_dict(scenario) for seen in observations])
     screen = console(json)
     screen.print(

@@ -38,6 +38,8 @@ class StepRow:
         int64 ``[row]``: its blocks, as far as they are filled.
     scores
         Whether its queries are looked at for scores.
+    places
+        int64: where its latest queries are remembered, for scores that come from these.
     """
 
     state: RowState
@@ -46,6 +48,7 @@ class StepRow:
     computed: int
     blocks: Tensor
     scores: bool
+    places: Tensor | None
 
 
 class LayerHook:
@@ -100,10 +103,9 @@ class LayerHook:
         return weights.mean(1)
 
     def _score(self, row: StepRow, queries: Tensor) -> None:
-        kind, state = kind_of_scores(self.options), row.state
-        if kind != RECEIVED:
-            window = self.options.window if kind == WINDOW else 1
-            state.remember(self.layer, queries, window, row.computed)
+        state = row.state
+        if row.places is not None:
+            state.remember(self.layer, queries, row.places)
             return
         slots = state.filled(row.computed)
         positions = torch.arange(slots)

@@ -33,6 +33,8 @@ class RowState:
     ----------
     shape
         The model's.
+    target
+        Tokens that the request came with: where its prefill ends.
     positions
         int32 ``[layers, kv_heads, slots]``: the token in each slot at the last eviction, -1 in a slot that a
         head has not filled. Newer tokens follow in order.
@@ -42,18 +44,20 @@ class RowState:
         Whether attention skips the dead ones.
     removed
         Slots that evictions took from the row so far: filled slots = computed tokens - removed.
-    event
-        Evictions so far.
+    event, since
+        Evictions so far, and the computed tokens at the last one.
     score_seconds
         Time spent on scores since the last eviction.
     """
 
     shape: Shape
+    target: int
     positions: NDArray[np.int32] = field(init=False)
     live: NDArray[np.bool_] = field(init=False)
     masked: bool = False
     removed: int = 0
     event: int = 0
+    since: int = 0
     score_seconds: float = 0.0
     _seen: Tensor | None = None
     _received: Tensor | None = None
@@ -99,17 +103,22 @@ class RowState:
         assert self._received is not None  # noqa: S101  # a row has at least one slot
         return self._received[layer, :, :slots]
 
-    def remember(self, layer: int, queries: Tensor, window: int, computed: int) -> None:
-        """Keep the latest queries ``[n, heads, head_dim]`` of a layer, at most a window of them."""
-        if self._queries is None:
-            shape = (self.shape.layers, window, self.shape.heads, self.shape.head_dim)
-            self._queries = torch.zeros(shape, dtype=queries.dtype)
+    def places_of_queries(self, count: int, window: int, computed: int) -> Tensor:
+        """Return where `remember` is to put the latest of a step's queries, int64, a window at most."""
+        if self._query_positions is None:
             self._query_positions = torch.full((window,), -1)
-        assert self._query_positions is not None  # noqa: S101  # set with the queries
-        latest = min(len(queries), window)
-        positions = torch.arange(computed - latest, computed)
-        self._queries[layer, positions % window] = queries[len(queries) - latest :]
-        self._query_positions[positions % window] = positions
+        positions = torch.arange(computed - min(count, window), computed)
+        places = positions % window
+        self._query_positions[places] = positions
+        return places
+
+    def remember(self, layer: int, queries: Tensor, places: Tensor) -> None:
+        """Keep the latest queries of a layer, of ``[n, heads, head_dim]`` as many as there are places."""
+        if self._queries is None:
+            assert self._query_positions is not None  # noqa: S101  # whoever has places asked for them
+            shape = (self.shape.layers, len(self._query_positions), self.shape.heads, self.shape.head_dim)
+            self._queries = torch.zeros(shape, dtype=queries.dtype)
+        self._queries[layer].index_copy_(0, places, queries[len(queries) - len(places) :])
 
     def latest_queries(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the remembered queries of a layer, ``[n, heads, head_dim]``, and their positions ``[n]``."""
@@ -125,7 +134,7 @@ class RowState:
             self._received = torch.from_numpy(plan.carry(received, 0.0))
         self.positions, self.live, self.masked, self._seen = positions, plan.live, masked, None
         self.removed = computed - plan.held
-        self.event += 1
+        self.event, self.since = self.event + 1, computed
         self.score_seconds = 0.0
 
     def _newer(self, computed: int) -> int:

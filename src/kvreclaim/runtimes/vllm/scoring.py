@@ -55,7 +55,8 @@ def add_received_attention(
     """Add to ``received`` ``[kv_heads, slots]`` the attention that queries pay: H2O's column sums.
 
     A first pass finds each query's log-sum-exp over the keys, a second one adds up the weights, both tile by
-    tile. Parameters as `window_attention`. Zhang et al., arXiv 2306.14048.
+    tile; where one tile holds all keys that the queries reach, it is both. Parameters as `window_attention`.
+    Zhang et al., arXiv 2306.14048.
     """
     for queried in _tiles(len(queries), QUERY_TILE):
         at = query_positions[queried]
@@ -64,15 +65,15 @@ def add_received_attention(
             for tile in _tiles(keys.shape[1], KEY_TILE)
             if int(key_positions[:, tile].min()) <= int(at.max())
         ]
-        total: Tensor | None = None
-        for tile in reached:
-            part = _tile_logits(queries[queried], at, keys, key_positions, seen, scale, tile).logsumexp(-1)
-            total = part if total is None else torch.logaddexp(total, part)
-        if total is None:
-            continue
-        for tile in reached:
+        logits = _tile_logits(queries[queried], at, keys, key_positions, seen, scale, reached[0])
+        total = logits.logsumexp(-1)
+        for tile in reached[1:]:
             logits = _tile_logits(queries[queried], at, keys, key_positions, seen, scale, tile)
-            received[:, tile] += (logits - total.unsqueeze(-1)).exp_().sum(2).mean(1)
+            total = torch.logaddexp(total, logits.logsumexp(-1))
+        for tile in reached:
+            if len(reached) > 1:
+                logits = _tile_logits(queries[queried], at, keys, key_positions, seen, scale, tile)
+            received[:, tile] += logits.sub_(total.unsqueeze(-1)).exp_().sum(2).mean(1)
 
 
 def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float) -> Tensor:

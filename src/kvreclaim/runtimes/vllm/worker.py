@@ -23,7 +23,7 @@ from kvreclaim.runtimes.vllm.observer import StepRow
 from kvreclaim.runtimes.vllm.options import Options, parse
 from kvreclaim.runtimes.vllm.plan import RowPlan, plan_row
 from kvreclaim.runtimes.vllm.rowstate import RowState, Shape
-from kvreclaim.runtimes.vllm.selection import NONE, NORM, keep_from_file, kind_of_scores, select
+from kvreclaim.runtimes.vllm.selection import LAST, NONE, NORM, WINDOW, keep_from_file, kind_of_scores, select
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class WorkerHalf:
 
     def evict(self, request: str, computed: int) -> Evicted:
         """Evict from one request that has so many computed tokens, by the option."""
-        options, state = self._options, self._state(request)
+        options, state = self._options, self._states[request]
         row = self._runner.input_batch.req_id_to_index[request]
         ids = self._table.block_table.np[row, : self._table.num_blocks_per_row[row]].astype(np.int64)
         blocks, tokens = torch.from_numpy(ids), state.filled(computed)
@@ -198,11 +198,6 @@ class WorkerHalf:
             np.put_along_axis(mask, np.where(plan.live, state.positions, -1).astype(np.int64), True, axis=-1)
         return asked[..., :computed], effective[..., :computed]
 
-    def _state(self, request: str) -> RowState:
-        if request not in self._states:
-            self._states[request] = RowState(self._shape)
-        return self._states[request]
-
     def _wrap(self) -> None:
         """Wrap two methods of this runner; see docs/vllm.md."""
         update, table = self._runner._update_states, self._runner.input_batch.block_table
@@ -226,20 +221,17 @@ class WorkerHalf:
         """
         batch, rows = self._runner.input_batch, []
         bounds = starts[: requests + 1].tolist()
-        computed = batch.num_computed_tokens_cpu[:requests] + np.diff(bounds)
         removed = np.zeros(requests, np.int64)
         for index, request in enumerate(batch.req_ids[:requests]):
-            begins = int(batch.num_computed_tokens_cpu[index]) == 0
-            scores = self._looks(request, begins, int(batch.num_tokens_no_spec[index]))
-            if not scores and request not in self._states:
+            before, start, end = int(batch.num_computed_tokens_cpu[index]), bounds[index], bounds[index + 1]
+            if before == 0 and self._options.evicts:
+                self._states[request] = RowState(self._shape, int(batch.num_tokens_no_spec[index]))
+            state = self._states.get(request)
+            if state is None:
                 continue
-            state = self._state(request)
             removed[index] = state.removed
-            if scores or state.masked:
-                filled = -(-state.filled(int(computed[index])) // self._table.block_size)
-                blocks = torch.from_numpy(self._table.block_table.np[index, :filled].astype(np.int64))
-                start, end = bounds[index], bounds[index + 1]
-                rows.append(StepRow(state, start, end, int(computed[index]), blocks, scores))
+            if (row := self._step_row(index, state, start, end, before + end - start)) is not None:
+                rows.append(row)
         for hook in self._hooks:
             hook.rows = rows
         if not removed.any():
@@ -248,19 +240,30 @@ class WorkerHalf:
         self._runner.seq_lens[:requests] -= gone.to(self._runner.seq_lens.dtype)
         return positions - gone.repeat_interleave(starts[1 : requests + 1].long() - starts[:requests].long())
 
-    def _looks(self, request: str, begins: bool, target: int) -> bool:
-        """Return whether a request's queries matter for an eviction that is still to come.
+    def _step_row(self, index: int, state: RowState, start: int, end: int, computed: int) -> StepRow | None:
+        """Note a request of a step, which then has so many computed tokens; None if nothing is to be done."""
+        kind, due, places = kind_of_scores(self._options), self._next_eviction(state), None
+        scores = due is not None and kind not in (NONE, NORM)
+        if due is not None and kind in (WINDOW, LAST):
+            window = self._options.window if kind == WINDOW else 1
+            scores = computed > due - window
+            if scores:
+                places = state.places_of_queries(end - start, window, computed)
+        if not scores and not state.masked:
+            return None
+        filled = -(-state.filled(computed) // self._table.block_size)
+        blocks = torch.from_numpy(self._table.block_table.np[index, :filled].astype(np.int64))
+        return StepRow(state, start, end, computed, blocks, scores, places)
 
-        ``begins`` says that this step computes its first tokens, ``target`` how many it came with.
+    def _next_eviction(self, state: RowState) -> int | None:
+        """Return the computed tokens at which a request is next evicted from; None if it never is.
+
+        As `kvreclaim.runtimes.vllm.scheduler_half.SchedulerHalf` decides it.
         """
-        options = self._options
-        if kind_of_scores(options) in (NONE, NORM):
-            return False
-        if options.buffer is not None:
-            return True
-        if begins:
-            return target > (options.budget or 0)
-        return request in self._states and self._states[request].event == 0
+        budget, buffer = self._options.budget or 0, self._options.buffer
+        if state.event == 0 and state.target > budget:
+            return state.target
+        return None if buffer is None else buffer + (state.since if state.event else budget)
 
 
 def _equal(plan: RowPlan) -> bool:

@@ -1,0 +1,127 @@
+"""Scores tile by tile against the whole matrix, and rows over a request's life."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from kvreclaim.runtimes.vllm import scoring  # noqa: E402  # these import torch
+from kvreclaim.runtimes.vllm.cache import LayerCache  # noqa: E402
+from kvreclaim.runtimes.vllm.plan import plan_row  # noqa: E402
+from kvreclaim.runtimes.vllm.rowstate import RowState, Shape  # noqa: E402
+
+KV_HEADS, GROUP, WIDTH = 2, 3, 8
+SCALE = WIDTH**-0.5
+
+
+def drawn(seed, tokens, new, shuffled=False, dropped=0.0):
+    """Queries of the last tokens, keys and values in any order, their positions, and who is seen."""
+    generator = torch.Generator().manual_seed(seed)
+    queries = torch.randn(new, KV_HEADS * GROUP, WIDTH, generator=generator)
+    keys, values = torch.randn(2, KV_HEADS, tokens, WIDTH, generator=generator)
+    positions = torch.arange(tokens).repeat(KV_HEADS, 1)
+    if shuffled:
+        positions = torch.stack([torch.randperm(tokens, generator=generator) for _ in range(KV_HEADS)])
+    seen = torch.rand(KV_HEADS, tokens, generator=generator) >= dropped
+    seen[positions == 0] = True
+    return queries, torch.arange(tokens - new, tokens), keys, values, positions, seen
+
+
+def dense(queries, at, keys, positions, seen):
+    """Attention weights [kv_heads, group, queries, slots], all at once."""
+    by_head = queries.double().view(len(queries), KV_HEADS, GROUP, WIDTH).permute(1, 2, 0, 3)
+    logits = by_head @ keys.double()[:, None].transpose(2, 3) * SCALE
+    allowed = (positions[:, None, None] <= at[:, None]) & seen[:, None, None]
+    return logits.masked_fill(~allowed, -torch.inf).softmax(-1)
+
+
+@given(
+    seed=st.integers(0, 20),
+    tokens=st.integers(1, 60),
+    part=st.floats(0, 1),
+    tiles=st.sampled_from([(4, 7), (16, 16), (128, 1024)]),
+    shuffled=st.booleans(),
+    dropped=st.sampled_from([0.0, 0.4]),
+)
+def test_received_attention_is_the_matrix_summed_over_its_queries(
+    seed, tokens, part, tiles, shuffled, dropped
+):
+    queries, at, keys, _, positions, seen = drawn(seed, tokens, max(1, int(part * tokens)), shuffled, dropped)
+    received = torch.ones(KV_HEADS, tokens)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scoring, "QUERY_TILE", tiles[0])
+        patch.setattr(scoring, "KEY_TILE", tiles[1])
+        scoring.add_received_attention(received, queries, at, keys, positions, seen, SCALE)
+    expected = 1 + dense(queries, at, keys, positions, seen).sum(2).mean(1)
+    torch.testing.assert_close(received.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@given(st.integers(0, 20), st.booleans())
+def test_window_attention_is_the_mean_over_its_queries(seed, shuffled):
+    queries, at, keys, _, positions, seen = drawn(seed, 40, 6, shuffled, 0.3)
+    found = scoring.window_attention(queries, at, keys, positions, seen, SCALE)
+    expected = dense(queries, at, keys, positions, seen).mean(2)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@given(st.integers(0, 20), st.integers(1, 12))
+def test_masked_attention_is_the_matrix_times_the_values(seed, new):
+    queries, at, keys, values, positions, seen = drawn(seed, 30, new, dropped=0.5)
+    found = scoring.masked_attention(queries, keys, values, seen, SCALE)
+    expected = dense(queries, at, keys, positions, seen) @ values.double()[:, None]
+    expected = expected.permute(2, 0, 1, 3).reshape(new, -1, WIDTH)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_row_s_cache_is_moved_as_planned():
+    generator = np.random.default_rng(0)
+    cache = torch.from_numpy(generator.random((9, KV_HEADS, 4, 2 * WIDTH), np.float32))
+    layer, row = LayerCache(cache), torch.tensor([7, 2, 5])
+    keys, values = layer.keys(row, 11).clone(), layer.values(row, 11).clone()
+    keep = generator.random((1, KV_HEADS, 11)) < 0.5
+    keep[..., 0] = True
+    plan = plan_row(keep, 4, "pack")
+    move = [torch.from_numpy(part) for part in (plan.head, plan.source, plan.destination)]
+    layer.move(row, *move)
+    staying = row[torch.from_numpy(plan.blocks)]
+    for head in range(KV_HEADS):
+        for before, after in (
+            (keys, layer.keys(staying, plan.held)),
+            (values, layer.values(staying, plan.held)),
+        ):
+            alive = after[head][torch.from_numpy(plan.live[0, head])]
+            expected = before[head][torch.from_numpy(keep[0, head])]
+            assert sorted(map(tuple, alive.tolist())) == sorted(map(tuple, expected.tolist()))
+
+
+@given(st.integers(0, 30), st.sampled_from(["free", "pack", "mask"]))
+def test_a_row_knows_who_is_where_through_evictions(seed, mode):
+    generator = np.random.default_rng(seed)
+    row, computed = RowState(Shape(1, 2, 2, 4), 20), 20
+    alive = [set(range(20)), set(range(20))]
+    for event in range(3):
+        positions, live = row.positions_at(computed), row.live_at(computed)
+        assert positions.shape[-1] == row.filled(computed)
+        for head in range(2):
+            assert set(positions[0, head][live[0, head]].tolist()) == alive[head]
+        keep = live & (generator.random(live.shape) < 0.7)
+        keep[..., -1] = True
+        alive = [set(positions[0, head][keep[0, head]].tolist()) for head in range(2)]
+        row.evicted(plan_row(keep, 4, mode), computed, masked=mode == "mask")
+        assert (row.event, row.since) == (event + 1, computed)
+        computed += 5
+        alive = [{*tokens, *range(computed - 5, computed)} for tokens in alive]
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8))
+def test_the_latest_queries_are_remembered(chunks):
+    row, computed, window = RowState(Shape(1, 1, 1, 1), sum(chunks)), 0, 6
+    for chunk in chunks:
+        computed += chunk
+        queries = torch.arange(computed - chunk, computed).float().view(-1, 1, 1)
+        row.remember(0, queries, row.places_of_queries(chunk, window, computed))
+    found, at = row.latest_queries(0)
+    assert sorted(at.tolist()) == list(range(max(0, computed - window), computed))
+    assert found.flatten().tolist() == at.tolist()
