@@ -106,6 +106,7 @@ def test_text_options_may_be_repeated(measure, tiny, tmp_path):
     "options, words",
     [
         (("--context", 300), ("324 tokens", "takes 256", "pass a shorter prompt")),
+        (("--context", 10**12), ("takes 256", "pass a shorter prompt")),
         (("--prompts", 9), ("long enough for 2 of 9 prompts", "pass more text")),
         (("--text", "nowhere.txt"), ("nowhere.txt: can't be read",)),
         (("--policy", "snapvk"), ("no press 'snapvk': pass one of",)),

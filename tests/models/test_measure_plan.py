@@ -11,7 +11,7 @@ pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[m
 
 from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF
 from kvreclaim.capture.measure.plan import Plan
-from kvreclaim.capture.measure.prompts import TOPICS, Prompt, cut_prompts, topics_text
+from kvreclaim.capture.measure.prompts import TOPICS, Prompt, cut_prompts, read_texts, topics_text
 from kvreclaim.capture.measure.settings import Needles, Settings
 
 
@@ -53,6 +53,12 @@ def test_the_default_text_is_prose_that_does_not_repeat():
     assert len(set(paragraphs)) == len(paragraphs) > 300
     assert sum(paragraph.endswith((".", ":", ")")) for paragraph in paragraphs) > 0.9 * len(paragraphs)
     assert not any("::=" in paragraph for paragraph in paragraphs)
+
+
+def test_texts_that_are_no_files():
+    for device in ("/dev/zero", "/"):
+        with pytest.raises(InputError, match="is no regular file; pass a text file"):
+            read_texts([device])
 
 
 def test_a_text_too_short():

@@ -50,6 +50,13 @@ def test_a_killed_run_is_gone_on_with(tiny, folder, tmp_path, jobs):
     assert all(file.stat().st_mtime_ns == time for file, time in kept.items())
 
 
+def test_a_run_that_failed_before_its_first_result_binds_none(tiny, tmp_path):
+    with pytest.raises(InputError, match="pass other parameters, or another press"):
+        measure(settings(tiny, policies=("snapkv:window_size=0",), prompts=1), tmp_path / "out")
+    found = measure(settings(tiny, policies=("knorm",), prompts=1), tmp_path / "out")
+    assert {row.policy for row in found.measured} == {"knorm"}
+
+
 def start(tiny, out, jobs):
     asked = settings(tiny)
     code = (

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from kvreclaim.capture.inside.attention_layers import model_name
-from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.inside.checks import check_length
 from kvreclaim.capture.measure.effective import attended
 from kvreclaim.capture.measure.settings import Needles
 from kvreclaim.capture.prefill import capture
@@ -31,6 +31,7 @@ from kvreclaim.keep import KeepMask, MaskMetadata
 from kvreclaim.results import ResultsFolder, as_json
 
 SEEN_AND_UNSEEN = (True, False)
+NEEDLES = "needles"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def needle_plan(
         for seen in SEEN_AND_UNSEEN
     )
     most = max(len(trial.next_ids) + trial.answer_tokens for trial in trials)
-    check_prompt(model, torch.zeros(1, needles.context), most)
+    check_length(model, needles.context + most)
     return NeedlePlan(policies, needles.ratio, trials)
 
 
@@ -150,7 +151,7 @@ class Attempts:
 
     def _name(self, trial: Trial) -> str:
         seen = "seen" if trial.question_seen else "unseen"
-        where = Path("needles") / f"{trial.task}-{seen}" / f"{len(trial.prompt_ids)}-ratio-{self._ratio!r}"
+        where = Path(NEEDLES) / f"{trial.task}-{seen}" / f"{len(trial.prompt_ids)}-ratio-{self._ratio!r}"
         return str(where / f"trial-{trial.number}.json")
 
 

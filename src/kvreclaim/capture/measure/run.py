@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, SupportsIndex
 
-import torch
-
 from kvreclaim.capture import models
-from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.inside.checks import check_length
 from kvreclaim.capture.matched.ledger import MatchedRow
-from kvreclaim.capture.measure.cells import Cells
+from kvreclaim.capture.measure.cells import CELLS, Cells
 from kvreclaim.capture.measure.maps import block_maps
 from kvreclaim.capture.measure.needles import (
+    NEEDLES,
     Attempts,
     NeedleRow,
     attempts_left,
@@ -114,7 +113,7 @@ def measure(
         check_policies(settings.policies, (settings.needles.ratio,), settings.needles.context)
     texts = read_texts(settings.texts) if settings.texts else topics_text()
     model, tokenizer = models.load(settings.model)
-    check_prompt(model, torch.zeros(1, settings.context), settings.next_tokens)
+    check_length(model, settings.context + settings.next_tokens)
     prompts = cut_prompts(texts, tokenizer, settings.prompts, settings.context, settings.next_tokens)
     needles = None
     if settings.needles is not None:
@@ -122,7 +121,10 @@ def measure(
     plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings), needles)
     geometry = models.served_geometry(settings.model, model)
     parameters = _parameters(settings, plan, geometry)
-    folder.begin_run(COMMAND, parameters, kinds=["measured"], packages=PACKAGES, replaceable=["needles"])
+    if any((folder.path / part).exists() for part in (CELLS, NEEDLES)):
+        folder.begin_run(COMMAND, parameters, kinds=["measured"], packages=PACKAGES, replaceable=["needles"])
+    else:  # a run that ended before its first result binds none
+        folder.write_run(COMMAND, parameters, kinds=["measured"], packages=PACKAGES)
     missing = cells_left(plan, Cells(folder))
     if needles is not None:
         missing += attempts_left(needles, Attempts(folder, needles.ratio))
