@@ -45,8 +45,8 @@ def scores_of(model, scorer, ids):
     seen = []
 
     class Noting(PolicyPress):
-        def _evict(self, *_):
-            seen.extend(self._scores[layer] for layer in sorted(self._scores))
+        def cut(self, _, scores, __):
+            seen.extend(scores[layer] for layer in sorted(scores))
 
     with Noting(0.5, policies.LowestImportance(), scorer)(model):
         prefill(model, ids)

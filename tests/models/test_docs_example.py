@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_models import prose, smollm2
+from small_models import prefill, prose, random_ids, smollm2, tiny_llama, transformers
 
 from kvreclaim import KeepMask, audit
 from kvreclaim.capture.fetch.store import models_folder
 
-TEXT = (Path(__file__).parents[2] / "docs" / "kvpress.md").read_text()
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "kvpress.md").read_text()
 BESIDE_A_PRESS, ELSEWHERE = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 
 
@@ -51,3 +52,16 @@ def test_masks_made_elsewhere_are_saved(in_folder):
     mask = KeepMask.load(in_folder / "mine.npz", "mine")
     assert np.argwhere(mask.array).tolist() == [[0, 0, 0], [0, 0, 5], [0, 1, 1], [1, 0, 2]]
     assert mask.metadata.model == "my-model"
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/remedy.md"])
+def test_a_remedy_is_one_line_more(name):
+    found = re.findall(r"^```python\n(.*?)^```$", (ROOT / name).read_text(), re.DOTALL | re.MULTILINE)
+    (code,) = [example for example in found if "BlockJointPress" in example]
+    assert len([line for line in code.splitlines() if line.strip()]) < 5
+    names = {}
+    exec(code, names)  # noqa: S102  # the documentation's own code
+    cache = transformers.DynamicCache()
+    with names["press"](tiny_llama()):
+        prefill(tiny_llama(), random_ids(240), cache)
+    assert [layer.keys.shape[2] for layer in cache.layers] == [120] * 3

@@ -15,8 +15,10 @@ from small_models import (
 )
 
 from kvreclaim import InputError, audit, policies
+from kvreclaim.capture.decoding import record_decoding
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
+from kvreclaim.capture.presses.decoding import make_decoding
 from kvreclaim.capture.presses.joint_press import (
     BlendPress,
     BlockJointPress,
@@ -143,3 +145,41 @@ def test_a_budget_below_what_stays_is_refused_by_name():
 def test_a_batch_is_refused():
     with pytest.raises(InputError, match="batch of 2"), BlockJointPress(KeyDiffPress(0.5))(tiny_llama()):
         prefill(tiny_llama(), random_ids(200).repeat(2, 1))
+
+
+def test_while_decoding_the_same_whole_blocks_leave_everywhere():
+    """By hand: at step 16 the policy on knorm's scores of all layers' 76 rows, in blocks of 4."""
+    model, ids, cache = tiny_llama(), random_ids(60), transformers.DynamicCache()
+    following = random_ids(20, seed=3)
+    press = make_decoding("decoding:compression_interval=16:block-joint:block_size=4:recent=8:knorm", 48)
+    series = record_decoding(model, press, ids, 20, continuation=following)
+    with torch.no_grad():
+        model(torch.cat([ids, following[:, :16]], dim=1), past_key_values=cache)
+    scores = np.stack([-layer.keys[0].norm(dim=-1).numpy() for layer in cache.layers])
+    raised = scores - np.minimum(scores.min(axis=-1, keepdims=True), 0)
+    expected = policies.get("block-joint", recent=8).select(raised, 48, BlockLayout(4))
+    assert np.array_equal(series.mask(16).array, expected.array)
+    assert series.mask(15).array.all()
+    assert [int(series.mask(step).array.sum()) // 6 for step in (15, 16, 20)] == [75, 48, 52]
+    assert audit(series.mask(16), BlockLayout(4)).free_blocks == 7
+
+
+def test_decoding_again_starts_anew():
+    press = make_decoding("decoding:compression_interval=8:token-joint:recent=16:block_size=4:rkv", 48)
+    for _ in range(2):
+        series = record_decoding(tiny_llama(), press, random_ids(60), 10)
+        assert [int(series.mask(step).array.sum()) // 6 for step in (7, 8, 10)] == [67, 48, 50]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("decoding:block-swap:knorm", "pass block-joint or token-joint"),
+        ("decoding:block-joint:block_size=5:knorm", "pass a multiple"),
+        ("decoding:compression_interval=0:block-joint:knorm", "compression_interval"),
+        ("decoding:block-joint", "block-joint:snapkv"),
+    ],
+)
+def test_what_can_not_decode_is_refused(name, says):
+    with pytest.raises(InputError, match=says):
+        make_decoding(name, 48)

@@ -8,15 +8,13 @@ from dataclasses import asdict
 from os import PathLike
 from typing import Any, SupportsIndex
 
-import torch
-
 from kvreclaim.advise.choose import Choice, choose, pareto_set
 from kvreclaim.advise.evaluation import load_evaluation
 from kvreclaim.advise.losses import Losses, continuation_losses, evaluated_losses, retrieval_losses
 from kvreclaim.advise.rows import Advice, AdviceRow, rows_of
 from kvreclaim.advise.settings import CONTINUATION, RETRIEVAL, AdviceSettings, candidates
 from kvreclaim.capture import models
-from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.inside.checks import check_length
 from kvreclaim.capture.measure.cells import Cells
 from kvreclaim.capture.measure.maps import block_maps
 from kvreclaim.capture.measure.plan import Plan, check_policies
@@ -71,7 +69,7 @@ def advise(
     check_policies(policies, (settings.ratio,), settings.context)
     texts = read_texts(settings.texts) if settings.texts else topics_text()
     model, tokenizer = models.load(settings.model)
-    check_prompt(model, torch.zeros(1, settings.context), settings.next_tokens)
+    check_length(model, settings.context + settings.next_tokens)
     prompts = cut_prompts(texts, tokenizer, settings.prompts, settings.context, settings.next_tokens)
     plan = Plan(settings.model, policies, (settings.ratio,), prompts, target=None)
     geometry = models.served_geometry(settings.model, model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, SupportsIndex
+from typing import Any, ClassVar, SupportsIndex
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -136,3 +136,14 @@ def rank_of(order: NDArray[np.intp]) -> NDArray[np.intp]:
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.broadcast_to(np.arange(order.shape[-1]), order.shape), axis=-1)
     return rank
+
+
+def lowest(values: NDArray[Any], count: int) -> BoolArray:
+    """Mark the ``count`` lowest of some values ``[n]``; of equals the earlier. In linear time."""
+    if count == 0:
+        return np.zeros(values.shape, np.bool_)
+    limit = np.partition(values, count - 1)[count - 1]
+    marked: BoolArray = values < limit
+    equals = np.flatnonzero(values == limit)
+    marked[equals[: count - np.count_nonzero(marked)]] = True
+    return marked

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvreclaim.policies.base import BoolArray, Selector
+from kvreclaim.policies.base import BoolArray, Selector, lowest
 from kvreclaim.policies.joint import JointPolicy, JointScores
 from kvreclaim.validate import fraction
 
@@ -52,6 +52,5 @@ def _packed(tables: JointScores, live: BoolArray, count: int) -> BoolArray:
     """Add to each head's row the ``count`` best of its other tokens; of equals, the later."""
     for row, scores in zip(live.reshape(tables.scores.shape), tables.scores, strict=True):
         others = np.flatnonzero(~row)
-        best = np.argsort(scores[others], kind="stable")[len(others) - count :]
-        row[others[best]] = True
+        row[others[~lowest(scores[others], len(others) - count)]] = True
     return live

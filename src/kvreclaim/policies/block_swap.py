@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kvreclaim.policies.base import BoolArray, Selector
+from kvreclaim.policies.base import BoolArray, Selector, lowest
 from kvreclaim.policies.joint import JointPolicy, JointScores
 from kvreclaim.validate import fraction
 
@@ -44,35 +44,40 @@ class BlockSwap(JointPolicy):
             mask = np.empty(tables.scores.shape, np.bool_)
             live = tables.keep_blocks(order, budget)
             for table, rows in enumerate(tables.rows):
-                scores: NDArray[np.float64] = tables.scores[rows] / tables.totals[rows, None]
                 movable = live[table] & ~tables.by_token(tables.stays)
-                most = int(self.copies * scores.size)
-                mask[rows] = _swapped(scores, live[table], movable, most)
+                most = int(self.copies * len(rows) * tables.tokens)
+                mask[rows] = _swapped(tables, rows, live[table], movable, most)
             return mask.reshape(tables.shape)
 
         return keep
 
 
-def _swapped(scores: NDArray[np.float64], live: BoolArray, movable: BoolArray, most: int) -> BoolArray:
-    """Return what each head keeps, ``[heads, tokens]``, after the best swaps.
+def _swapped(
+    tables: JointScores, rows: NDArray[np.int64], live: BoolArray, movable: BoolArray, most: int
+) -> BoolArray:
+    """Return what the heads of one table keep, ``[heads, tokens]``, after the best swaps.
 
     Parameters
     ----------
-    scores
-        ``[heads, tokens]``, comparable between heads.
+    tables, rows
+        Scores, and the rows of the table.
     live, movable
         bool ``[tokens]``: kept by all heads before; those of them that may be thrown out.
     most
         Swaps at most.
     """
-    kept = np.repeat(live[None], len(scores), axis=0)
+    kept = np.repeat(live[None], len(rows), axis=0)
     inside, outside = np.flatnonzero(movable), np.flatnonzero(~live)
     pairs = min(len(inside), len(outside))
-    lowest = inside[np.argsort(scores[:, inside], axis=1, kind="stable")[:, :pairs]]
-    highest = outside[np.argsort(-scores[:, outside], axis=1, kind="stable")[:, :pairs]]
-    gain = np.take_along_axis(scores, highest, axis=1) - np.take_along_axis(scores, lowest, axis=1)
-    best = np.argsort(-gain, axis=None, kind="stable")[: min(most, np.count_nonzero(gain > 0))]
-    head, place = np.unravel_index(best, gain.shape)
-    kept[head, lowest[head, place]] = False
-    kept[head, highest[head, place]] = True
+    gain = np.empty((len(rows), pairs))
+    for row, gained in zip(rows, gain, strict=True):
+        scores = tables.scores[row]
+        best, worst = np.sort(scores[outside])[::-1], np.sort(scores[inside])
+        gained[:] = (best[:pairs] - worst[:pairs]) / tables.totals[row]
+    swaps = min(most, int((gain > 0).sum()))
+    taken = ~lowest(gain.ravel(), gain.size - swaps)
+    for row, count, own in zip(rows, taken.reshape(gain.shape).sum(axis=1), kept, strict=True):
+        scores = tables.scores[row]
+        own[inside[lowest(scores[inside], count)]] = False
+        own[outside[~lowest(scores[outside], len(outside) - count)]] = True
     return kept

@@ -190,7 +190,7 @@ class JointScores:
         """Join the tokens of each block: ``[rows, blocks]``."""
         starts = np.arange(self.blocks) * self.block_size
         if self._policy.tokens == "mean":
-            sums: Values = np.add.reduceat(self.scores, starts, axis=1, dtype=np.float64)
+            sums: Values = np.add.reduceat(self.scores, starts, axis=1)
             means: Values = sums / self.lengths
             return means
         if self._policy.tokens == "max":

@@ -15,6 +15,7 @@ from torch import Tensor
 from kvreclaim.capture.inside.queries import latest_queries
 from kvreclaim.capture.inside.quiet import quiet_kvpress
 from kvreclaim.capture.presses.grammar import NamedPress, parse
+from kvreclaim.capture.presses.joint_decoding import JointDecodingPress
 from kvreclaim.capture.presses.joint_press import rows_at
 from kvreclaim.capture.presses.maker import Maker
 from kvreclaim.capture.presses.own_scorers import scaling_of
@@ -109,7 +110,8 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     ----------
     text
         ``h2o``, ``paged-eviction``, ``streaming-llm``, or ``decoding:PRESS`` for kvpress's DecodingPress on a
-        scorer; with parameters, as `kvreclaim.capture.presses.grammar` says.
+        scorer, and for `JointDecodingPress` on ``block-joint:PRESS`` or ``token-joint:PRESS``; with
+        parameters, as `kvreclaim.capture.presses.grammar` says.
     target_size
         KV pairs kept per layer and head.
 
@@ -122,7 +124,10 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     head, rest = parts[0], parts[1:]
     maker = Maker(text, target_size, NAMES)
     with quiet_kvpress():
-        if head.name == "decoding":
+        if head.name == "decoding" and rest and rest[0].name in JOINT:
+            joint, rest = maker.outer(rest, ratio=0.0)
+            press = maker.construct(JointDecodingPress, head, press=joint, target_size=target_size)
+        elif head.name == "decoding":
             inner, rest = maker.scorer(head, rest, ratio=0.0)
             interval = {"compression_interval": INTERVAL, **head.parameters}
             head = NamedPress(head.name, interval)
@@ -138,6 +143,7 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     return press
 
 
+JOINT = ("blend", "block-joint", "block-swap", "token-joint")
 _OWN: dict[str, Any] = {
     "h2o": H2ODecodingPress,
     "paged-eviction": PagedEvictionDecodingPress,

@@ -52,7 +52,8 @@ class TwoPassPress(BasePress):
                 self._scores.clear()
             self._scores[module.layer_idx] = self._layer_scores(module, cache, kwargs, output)
             if module.layer_idx == pressed[-1]:
-                self._evict(cache, tokens)
+                self.cut(cache, self._scores, compute_n_kept(tokens, self.compression_ratio))
+                self._scores.clear()
         return output
 
     def _layer_scores(self, module: Any, cache: Any, kwargs: dict[str, Any], output: Any) -> Tensor:
@@ -63,14 +64,13 @@ class TwoPassPress(BasePress):
         """Return bool ``[layers, kv_heads, tokens]`` from scores of that shape."""
         raise NotImplementedError
 
-    def _evict(self, cache: Any, tokens: int) -> None:
-        scores = np.stack([self._scores[layer].numpy() for layer in sorted(self._scores)])
-        mask = self._select(scores, compute_n_kept(tokens, self.compression_ratio))
-        for layer, keep in zip(sorted(self._scores), mask, strict=True):
+    def cut(self, cache: Any, scores: dict[int, Tensor], budget: int) -> None:
+        """Leave of each scored layer what is selected within a budget."""
+        mask = self._select(np.stack([scores[layer].numpy() for layer in sorted(scores)]), budget)
+        for layer, keep in zip(sorted(scores), mask, strict=True):
             kept = np.nonzero(keep)[1].reshape(len(keep), -1)
             hold = cache.layers[layer]
             hold.keys, hold.values = rows_at(hold.keys, kept), rows_at(hold.values, kept)
-        self._scores.clear()
 
 
 @dataclass
@@ -124,6 +124,10 @@ class JointPress(TwoPassPress):
         self.press.post_init_from_model(model)
 
     def _layer_scores(self, module: Any, cache: Any, kwargs: dict[str, Any], output: Any) -> Tensor:
+        return self.scores_of(module, cache, kwargs, output)
+
+    def scores_of(self, module: Any, cache: Any, kwargs: dict[str, Any], output: Any) -> Tensor:
+        """Return the press's scores ``[kv_heads, tokens]`` of a layer, raised to 0 and above."""
         layer = cache.layers[module.layer_idx]
         if layer.keys.shape[0] != 1:
             raise InputError(f"a batch of {layer.keys.shape[0]} prompts: pass one prompt at a time")
