@@ -231,8 +231,8 @@ class BlockPool:
         has fewer slots.
         """
         table = self._known(request)
-        left = non_negative_int(slots, "slots")
-        check_at_most(left, self._lengths[request], "slots", f"the length of request {request!r}")
+        left = validate.non_negative_int(slots, "slots")
+        validate.check_at_most(left, self._lengths[request], "slots", f"the length of request {request!r}")
         leaving = table[self._blocks_for(left) :]
         del table[self._blocks_for(left) :]
         self._lengths[request] = left
