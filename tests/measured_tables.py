@@ -11,6 +11,7 @@ import polars as pl
 
 from kvreclaim import KeepMask
 from kvreclaim.blockmap import block_map, block_map_frame
+from kvreclaim.report.folder import COLUMNS
 
 RATIOS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 BLOCK_SIZES = (16, 8, 32, 64)
@@ -156,6 +157,69 @@ def matched_of(reclaim: dict[str, tuple[float, float, float]], **outside: tuple[
 
 EMPTY = matched().clear()
 
+# Of 66 trials solved by the full cache: how many with the question seen, and unseen.
+FOUND = {
+    "streaming-llm": (33, 31),
+    "snapkv": (66, 20),
+    "pyramidkv": (60, 18),
+    "adakv:snapkv": (66, 22),
+    "h2o": (58, 12),
+    "observed-attention": (57, 11),
+    "tova": (61, 14),
+    "expected-attention": (40, 39),
+    "keydiff": (45, 44),
+    "knorm": (2, 1),
+    "chunkkv:chunk_length=16:snapkv": (65, 25),
+    "random": (0, 0),
+}
+
+
+def wilson(solved: int, of: int) -> tuple[float, float]:
+    """Return the ends of Wilson's 95 % interval, as the two roots of its quadratic equation."""
+    z2, share = 1.959964**2, solved / of
+    half = (z2 * (4 * of * share * (1 - share) + z2)) ** 0.5
+    low, high = ((2 * of * share + z2 + sign * half) / (2 * (of + z2)) for sign in (-1, 1))
+    return max(0.0, low), min(1.0, high)
+
+
+def needles_of(
+    found: dict[str, tuple[int, int]], task: str = "single", full_solved: int = 66, trials: int = 70
+) -> pl.DataFrame:
+    """Return ``needles.csv`` of one task: trials solved, with the question seen and unseen."""
+    rows = []
+    for place, seen in enumerate((True, False)):
+        for policy, solved in found.items():
+            undefined = dict.fromkeys(("share", "low", "high", "retained", "needle_retained"))
+            numbers = {
+                "task": task,
+                "question_seen": seen,
+                "policy": policy,
+                "ratio": 0.5,
+                "trials": trials,
+                "full_solved": full_solved,
+                "solved": solved[place],
+                **undefined,
+            }
+            if full_solved:
+                low, high = wilson(solved[place], full_solved)
+                share = solved[place] / full_solved
+                numbers |= {"share": share, "low": low, "high": high, "retained": 0.5}
+                numbers |= {"needle_retained": 0.2 + 0.7 * share}
+            rows.append(numbers)
+    return pl.DataFrame(rows, schema_overrides=COLUMNS["needles.csv"], infer_schema_length=None)
+
+
+def needles() -> pl.DataFrame:
+    """Return ``needles.csv`` of three tasks: one ranks, one has too few trials, one is never solved."""
+    few = {policy: (solved // 3, 0) for policy, (solved, _) in FOUND.items()}
+    never = dict.fromkeys(FOUND, (0, 0))
+    tables = (
+        needles_of(FOUND),
+        needles_of(few, "multi-key", full_solved=49),
+        needles_of(never, "multi-value", full_solved=0),
+    )
+    return pl.concat(tables)
+
 
 VIEWS = {"all layers and heads": np.s_[:], "layer 2": np.s_[2], "layer 2, head 0": np.s_[2, 0]}
 
@@ -178,12 +242,17 @@ def block_maps() -> list[dict[str, Any]]:
 
 
 def write_measured(
-    folder: Path, measured_table: pl.DataFrame | None = None, matched_table: pl.DataFrame | None = None
+    folder: Path,
+    measured_table: pl.DataFrame | None = None,
+    matched_table: pl.DataFrame | None = None,
+    needle_table: pl.DataFrame | None = None,
 ) -> Path:
-    """Write a folder as ``kvreclaim measure`` does."""
+    """Write a folder as ``kvreclaim measure`` does; without needles, as before there were any."""
     folder.mkdir(parents=True, exist_ok=True)
     (measured() if measured_table is None else measured_table).write_csv(folder / "measured.csv")
     (matched() if matched_table is None else matched_table).write_csv(folder / "matched.csv")
+    if needle_table is not None:
+        needle_table.write_csv(folder / "needles.csv")
     run = {
         "schema": 1,
         "command": "measure",
@@ -194,7 +263,15 @@ def write_measured(
             "context": 2048,
             "request_tokens": 128,
             "target": {"policy": "snapkv", "ratio": 0.5},
-            "geometry": {"name": "smollm2-135m", "layers": 30, "kv_heads": 3, "windows": []},
+            "needles": None if needle_table is None else {"trials": 70, "context": 1024, "ratio": 0.5},
+            "geometry": {
+                "name": "smollm2-135m",
+                "layers": 30,
+                "kv_heads": 3,
+                "head_dim": 64,
+                "dtype": "bfloat16",
+                "windows": [],
+            },
             "cut": [{"name": "prompt-1", "source": "pydoc_data.topics"}],
         },
         "kinds": ["measured"],

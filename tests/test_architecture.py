@@ -35,7 +35,7 @@ ROOMS = {
     "study": {*CORE, "scores", "policies"},
     "capture": {*CORE, "scores", "policies"},
     "runtimes": {*CORE, "scores", "policies"},
-    "report": {"errors", "version", "validate", "results"},
+    "report": {"errors", "version", "validate", "results", "layout"},
     "cli": {*CORE, "scores", "policies", "study", "capture", "runtimes", "report"},
     "__main__": {"cli"},
 }

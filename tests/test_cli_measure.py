@@ -14,6 +14,7 @@ pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[m
 
 import tiny_model
 from command_line import ENVIRONMENT, call, refused, run, start
+from rich.console import Console
 
 SMALL = ("--context", 160, "--prompts", 1, "--next-tokens", 24)
 
@@ -66,6 +67,26 @@ def test_without_a_target(measure):
     assert "no matched quality: measure snapkv at ratio 0.5 as well" in answer.out
 
 
+def test_needles(measure, tmp_path):
+    needles = ("--needle-trials", 1, "--needle-context", 200, "--needle-ratio", 0.25)
+    answer = measure(
+        "--policy", "knorm", "--ratio", 0.5, *needles, "--needle-task", "multi-key", "--json", "-"
+    )
+    assert answer.status == 0
+    rows = json.loads(answer.out)["needles"]
+    assert [(row["task"], row["question_seen"]) for row in rows] == [
+        ("multi-key", True),
+        ("multi-key", False),
+    ]
+    assert {(row["policy"], row["ratio"], row["trials"], row["share"]) for row in rows} == {
+        ("knorm", 0.25, 1, None)
+    }
+    words = " ".join(answer.err.split())
+    assert "Needles, multi-key, at ratio 0.25" in words
+    assert "The full cache solves 0 of 1 with the question seen and 0 of 1 with the question unseen" in words
+    assert max(map(len, answer.err.splitlines())) <= 80
+
+
 def test_a_second_run_says_the_same(measure):
     options = ("--policy", "knorm", "--ratio", 0.5)
     assert measure(*options) == measure(*options)
@@ -85,6 +106,7 @@ def test_text_options_may_be_repeated(measure, tiny, tmp_path):
     "options, words",
     [
         (("--context", 300), ("324 tokens", "takes 256", "pass a shorter prompt")),
+        (("--context", 10**12), ("takes 256", "pass a shorter prompt")),
         (("--prompts", 9), ("long enough for 2 of 9 prompts", "pass more text")),
         (("--text", "nowhere.txt"), ("nowhere.txt: can't be read",)),
         (("--policy", "snapvk"), ("no press 'snapvk': pass one of",)),
@@ -98,6 +120,14 @@ def test_text_options_may_be_repeated(measure, tiny, tmp_path):
         (("--ratio", "half"), ("--ratio", "valid number")),
         (("--next-tokens", 1), ("next_tokens is 1",)),
         (("--block-size", 0), ("block_size is 0",)),
+        (("--needle-trials", -1), ("--needle-trials", "greater than or equal to 0")),
+        (
+            ("--needle-trials", 1, "--needle-task", "x"),
+            ("no needle task 'x': pass one of single, multi-key",),
+        ),
+        (("--needle-trials", 1, "--needle-context", 250), ("takes 256", "pass a shorter prompt")),
+        (("--needle-trials", 1, "--needle-context", 20), ("too short for its needles: pass a longer one",)),
+        (("--needle-trials", 1, "--needle-ratio", 1), ("ratio 1.0 keeps nothing of 1024 tokens",)),
         (("--jobs", 0), ("jobs is 0",)),
         (("--model", "nowhere/at/all"), ("no model 'nowhere/at/all'",)),
         (("--json", "nowhere/file.json"), ("nowhere",)),
@@ -176,3 +206,28 @@ def test_a_model_that_is_not_fetched(tmp_path):
         cwd=tmp_path,
     )
     refused(answer, "smollm2-135m is not here yet: run kvreclaim models fetch smollm2-135m")
+
+
+def test_shares_of_needles_are_printed_with_their_intervals():
+    from kvreclaim.capture.measure.needles import NeedleRow
+    from kvreclaim.cli.measured_needles import needle_tables
+
+    def row(policy, seen, solved, *numbers):
+        return NeedleRow("single", seen, policy, 0.5, 70, 66, solved, *numbers)
+
+    rows = [
+        row("knorm", True, 2, 0.0303, 0.0083, 0.1039, 0.5, 0.51),
+        row("snapkv", True, 66, 1.0, 0.945, 1.0, 0.5, 0.98),
+        NeedleRow("single", False, "knorm", 0.5, 70, 0, 0, *[None] * 5),
+        NeedleRow("single", False, "snapkv", 0.5, 70, 0, 0, *[None] * 5),
+    ]
+    (table,) = needle_tables(rows)
+    screen = Console(width=80)
+    with screen.capture() as printed:
+        screen.print(table)
+    lines = [line.split() for line in printed.get().splitlines()]
+    assert ["snapkv", "100.0%", "[94–100]", "98.0%", "–", "–"] in lines
+    assert ["knorm", "3.0%", "[1–10]", "51.0%", "–", "–"] in lines
+    assert lines.index(["snapkv", "100.0%", "[94–100]", "98.0%", "–", "–"]) < lines.index(
+        ["knorm", "3.0%", "[1–10]", "51.0%", "–", "–"]
+    )

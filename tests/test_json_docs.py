@@ -50,5 +50,22 @@ def test_calibrate_copy():
         assert set(copy) == keys_of("\nA copy of `copies`:")
 
 
+def test_models_list():
+    for row in json.loads(call("models", "list", "--json", "-").out):
+        assert set(row) == keys_of("## `models list`")
+
+
+def test_measure():
+    pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[models]'")
+    from kvreclaim.capture.matched.ledger import MatchedRow
+    from kvreclaim.capture.measure.needles import NeedleRow
+    from kvreclaim.capture.measure.run import Measurement
+    from kvreclaim.capture.measure.tables import MatchedPromptRow, MeasuredRow
+
+    kinds = (MeasuredRow, MatchedRow, MatchedPromptRow, NeedleRow)
+    for part, kind in zip(fields(Measurement), kinds, strict=True):
+        assert {field.name for field in fields(kind)} == keys_of(f"\n`{part.name}`:")
+
+
 def test_reproduce():
     assert {field.name for field in fields(Judged)} == keys_of("## `reproduce`")

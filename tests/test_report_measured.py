@@ -55,9 +55,9 @@ def column(table: Table, title: str) -> dict[str, str]:
 # What is shown
 
 
-def test_the_section_follows_the_masks_and_is_marked_recorded(section: Section) -> None:
+def test_the_section_follows_the_masks_and_says_when_it_was_measured(section: Section) -> None:
     assert (section.id, section.title) == ("measured", "On a real model")
-    assert section.recorded == "Recorded 2026-03-04 with kvreclaim 0.2.0, torch 2.13.0"
+    assert section.provenance == "Measured on 2026-03-04 with kvreclaim 0.2.0, torch 2.13.0"
     assert [found.id for found in section.figures] == [
         "measured-tradeoff",
         "measured-matched",
@@ -156,7 +156,7 @@ def test_the_matched_table_has_intervals_bytes_and_requests(section: Section) ->
     table = item(section, "measured-matched-table")
     assert column(table, "Shared table, packed")["SnapKV"] == "0.500 [0.450, 0.550]"
     assert column(table, "Ratio")["Random"] == "< 0.10 (5 of 5 outside)"
-    assert column(table, "MiB moved to pack")["SnapKV"] == "3.8"
+    assert column(table, "MiB moved to pack (of 45.0)")["SnapKV"] == "3.8"  # 2048 tokens, 23,040 bytes each
     admitted = column(table, "Requests admitted: no copy, compacted, packed")
     assert admitted["SnapKV"] == "0, 0, 32"
     assert "requests of 128 tokens" in table.caption
@@ -167,6 +167,9 @@ def test_gibibytes_are_shares_times_the_pool(section: Section) -> None:
     assert column(table, "Logical saving")["H2O"] == "28.5"
     assert column(table, "No copy")["StreamingLLM"] == "28.0"
     assert column(table, "No copy")["H2O"] == "0.0"
+    # 20,000 of 90 · 2,048 pairs; 8 MB · .9 of 45 MiB
+    assert column(table, "Moved to pack")["H2O"] == f"{57 * 20_000 / (90 * 2048):.1f}" == "6.2"
+    assert column(table, "Matched: moved to pack")["H2O"] == f"{57 * 7.2e6 / (45 * 2**20):.1f}"
     assert "Arithmetic" in table.caption
     values = {key.value for key in section.key_numbers}
     assert values == {"10 of 12", "0.0 GiB of 28.5 GiB"}

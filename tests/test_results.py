@@ -203,3 +203,25 @@ def test_an_unknown_kind_of_number_is_refused(tmp_path):
     with pytest.raises(ValueError, match="guessed"):
         ResultsFolder(tmp_path).write_run("audit", {}, ["measured", "guessed"], [])
     assert names(tmp_path) == []
+
+
+def test_a_run_goes_on_only_as_it_was_begun_but_for_what_may_be_replaced(tmp_path):
+    def begin(**parameters):
+        ResultsFolder(tmp_path).begin_run("measure", parameters, ["measured"], ["numpy"], ["needles"])
+
+    def written():
+        return json.loads((tmp_path / "run.json").read_text())
+
+    begin(prompts=5)
+    before = written()
+    begin(prompts=5, needles=None)
+    assert written() == before
+    begin(prompts=5, needles={"trials": 70})
+    assert written() == {**before, "parameters": {"prompts": 5, "needles": {"trials": 70}}}
+    with pytest.raises(InputError, match="was begun with prompts 5, this is 6; pass another --out"):
+        begin(prompts=6, needles={"trials": 80})
+    assert written()["parameters"]["needles"] == {"trials": 70}
+    other = {**written(), "versions": {**before["versions"], "numpy": "1.0"}}
+    (tmp_path / "run.json").write_text(json.dumps(other))
+    with pytest.raises(InputError, match=r"was begun with numpy 1\.0"):
+        begin(prompts=5, needles={"trials": 70})

@@ -8,7 +8,7 @@ import io
 import json
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -136,9 +136,17 @@ class ResultsFolder:
         self.write("run.json", as_json(_run(command, parameters, kinds, packages)))
 
     def begin_run(
-        self, command: str, parameters: Mapping[str, Any], kinds: Sequence[str], packages: Sequence[str]
+        self,
+        command: str,
+        parameters: Mapping[str, Any],
+        kinds: Sequence[str],
+        packages: Sequence[str],
+        replaceable: Collection[str] = (),
     ) -> None:
         """Write ``run.json`` before the work, or find the one of the same run, begun before.
+
+        ``replaceable`` names the parameters that no result there depends on: the ones given now replace those
+        that it was begun with.
 
         Raises
         ------
@@ -149,9 +157,15 @@ class ResultsFolder:
         run = json.loads(as_json(_run(command, parameters, kinds, packages)))
         try:
             begun = json.loads((self.path / "run.json").read_bytes())
-            for part in "parameters", "versions":
-                if differing := _differing(begun[part], run[part]):
+            kept = {name: begun["parameters"].get(name) for name in replaceable}
+            for part, now in (
+                ("parameters", {**run["parameters"], **kept}),
+                ("versions", run["versions"]),
+            ):
+                if differing := _differing(begun[part], now):
                     raise InputError(f"{self.path}: was begun with {differing}; pass another --out")
+            if _differing(begun["parameters"], run["parameters"]):
+                self.write("run.json", as_json({**begun, "parameters": run["parameters"]}))
         except FileNotFoundError:
             self.write("run.json", as_json(run))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

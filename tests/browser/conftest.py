@@ -56,7 +56,7 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     study = report_tables.write_study(folder / "study")
     audit = report_tables.write_audit(folder / "audit")
-    measured = measured_tables.write_measured(folder / "measured")
+    measured = measured_tables.write_measured(folder / "measured", needle_table=measured_tables.needles())
     observed = observed_tables.write_observed(folder / "observed")
     file = folder / "index.html"
     file.write_text(render_page([study, audit, measured, observed]), encoding="utf-8")

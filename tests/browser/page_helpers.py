@@ -26,6 +26,7 @@ FIGURES = [
     "masks-remedies",
     "measured-tradeoff",
     "measured-matched",
+    "measured-needles",
     "measured-saving",
     "measured-block-size",
     "observed-free",

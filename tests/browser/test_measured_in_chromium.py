@@ -91,7 +91,20 @@ def test_masks_are_chosen_by_policy_and_by_layer_and_head(page: Any) -> None:
     page.locator("#measured-map [data-policy='0']").click()
 
 
-def test_the_section_says_when_it_was_recorded(page: Any) -> None:
-    mark = page.locator("#measured .recorded")
+def test_the_section_says_when_it_was_measured(page: Any) -> None:
+    mark = page.locator("#measured .provenance")
     assert mark.is_visible()
-    assert mark.inner_text().startswith("Recorded 2026-03-04")
+    assert mark.inner_text().startswith("Measured on 2026-03-04")
+
+
+def test_needles_are_chosen_by_their_task(page: Any) -> None:
+    single = values(page, "measured-needles")
+    assert ["SnapKV", "Question unseen"] in [row[:2] for row in single]
+    assert "66 of 66, 20 of 66" in chart_text(page, "measured-needles")
+    page.locator("#measured-needles [data-value='multi-key']").click()
+    settle(page, "measured-needles")
+    assert values(page, "measured-needles") != single
+    assert "22 of 49, 0 of 49" in chart_text(page, "measured-needles")
+    page.locator("#measured-needles [data-value='single']").click()
+    settle(page, "measured-needles")
+    assert values(page, "measured-needles") == single

@@ -93,6 +93,16 @@ def add_a_layer(directory):
     (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
 
 
+def take_a_layer(directory):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+
+
+def widen(directory):
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"intermediate_size": 50}))
+
+
 def damage_tokenizer(directory):
     (directory / "tokenizer.json").write_text("{")
 
@@ -108,6 +118,8 @@ def lose_tokenizer(directory):
         (damage_config, "its config can't be loaded"),
         (of_no_family, "its config can't be loaded"),
         (lose_weights, "its weights can't be loaded"),
+        (take_a_layer, r"weights of more layers than its config says, such as model\.layers\.2\."),
+        (widen, r"\(weights of other shapes than its config says\)"),
         (cut_weights, "its weights can't be loaded"),
         (add_a_layer, "lacks 9 weights, such as model.layers.3"),
         (lose_tokenizer, "has no tokenizer: pass a directory with a tokenizer.json"),

@@ -214,9 +214,17 @@ class Failing(kvpress.KnormPress):
         (kvpress.ThinKPress(0.5), "^it: it clears channels"),
         (kvpress.DecodingPress(kvpress.KnormPress()), "^it: it evicts while decoding"),
         (kvpress.AdaKVPress(kvpress.ObservedAttentionPress(0.5)), "^it: .* needs attention weights"),
-        (kvpress.KnormPress(0.995), "^it: ratio 0.995 keeps nothing of 96 tokens"),
+        (
+            kvpress.KnormPress(0.995),
+            r"^it: ratio 0.995 keeps nothing of 96 tokens; pass one from 0 to 0\.9895",
+        ),
         (kvpress.SnapKVPress(0.5, window_size=96), r"^it: fails on this model or prompt \(Query length 96"),
         (kvpress.KVzipPress(0.5), "^it: fails on this model or prompt"),
+        (
+            kvpress.ChunkKVPress(kvpress.KnormPress(0.5), chunk_length=0),
+            "^it: fails .* pass other parameters",
+        ),
+        (kvpress.LagKVPress(0.5, lag_size=0), "^it: fails .* pass other parameters"),
     ],
 )
 def test_presses_that_cannot_be_captured(press, said):

@@ -130,6 +130,11 @@ def test_presses_set_by_more_than_a_ratio():
         ("lukv", "baidu-baige/LU-KV"),
         ("adakv:qfilter", "nthngdy"),
         ("expected-attention-stats", "alessiodevoto/exp_att_stats_<model>"),
+        (
+            "expected-attention-stats:stats_folder=/nope",
+            "/nope is no folder; pass that of the query statistics",
+        ),
+        ("dms:threshold=nan:knorm", "a parameter is nan: pass a finite number"),
     ],
 )
 def test_bad_names(text, said):
@@ -140,7 +145,7 @@ def test_bad_names(text, said):
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.0, 0.995, float("nan")])
 def test_ratios_that_keep_nothing(ratio):
-    with pytest.raises(InputError, match=r"ratio .* keeps nothing of 100 tokens; pass one from 0 to below 1"):
+    with pytest.raises(InputError, match=r"ratio .* keeps nothing of 100 tokens; pass one from 0 to 0\.99"):
         make("snapkv", ratio, 100)
 
 

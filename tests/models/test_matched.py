@@ -35,6 +35,17 @@ def sweep_of(values, policy="h2o", prompt="p", ratios=RATIOS):
     return Sweep(prompt, policy, ratios, tuple(values))
 
 
+def test_a_reference_that_does_no_harm_is_matched_by_what_does_none():
+    sweeps = [
+        Sweep("p", "snapkv", (0.5, 0.9), (0.0, 0.2)),
+        Sweep("p", "harmless", (0.5, 0.9), (0.0, 0.0)),
+        Sweep("p", "harmful", (0.5, 0.9), (0.1, 0.2)),
+    ]
+    found = {one.policy: (one.ratio, one.reached) for one in match_all(sweeps)}
+    assert found == {"snapkv": (0.5, INSIDE), "harmless": (0.9, INSIDE), "harmful": (0.0, BELOW)}
+    assert all(one.target_kl == LEAST_KL for one in match_all(sweeps))
+
+
 @pytest.mark.parametrize("ratio", [0.1, 0.2, 0.5, 0.6, 0.9])
 def test_a_straight_logarithm_is_inverted(ratio):
     sweep = sweep_of(math.exp(5 * r - 4) for r in RATIOS)

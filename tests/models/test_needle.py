@@ -72,6 +72,7 @@ def test_every_needle_is_in_the_prompt_and_every_answer_unique(kind, task, token
     assert not any(name in TEXT for name in keys + values)
     asked = re.search(r"(\w+ \w+) (is|are the numbers)$", text_of(trial.next_ids)).group(1)
     assert trial.answers == tuple(value for key, value in facts if key == asked)
+    assert text_of(trial.answer_ids) == f" {', '.join(trial.answers)}."
     for (start, end), answer in zip(trial.needles, trial.answers, strict=True):
         assert text_of(trial.prompt_ids[start:end]) == f" The special code of {asked} is {answer}."
     question = task.question(asked)
@@ -168,12 +169,17 @@ def test_policies_are_tried_only_where_the_full_cache_solves(monkeypatch, full_s
     keep[0] = True
     mask = KeepMask(keep, metadata=MaskMetadata(ratio=0.5))
 
-    def generate(model, cache, given, ids, limit, stop_ids):
+    def agreed(model, cache, given, ids, draft):
         assert (model, cache, tuple(ids.tolist())) == ("model", "cache", trial.next_ids)
-        assert (limit, stop_ids) == (trial.answer_tokens, [])
-        answer = f" {trial.answers[0]}." if given is None and full_solves else "1"
-        return [ord(letter) for letter in answer]
+        assert text_of(draft) == f" {trial.answers[0]}."
+        return [ord(letter) for letter in (text_of(draft) + "\n" if given is None and full_solves else " 1")]
 
+    def generate(model, cache, given, ids, limit, stop_ids):
+        assert text_of(ids) == text_of(trial.next_ids) + " 1"
+        assert (limit, stop_ids) == (trial.answer_tokens - 2, [])
+        return [ord(letter) for letter in "2."]
+
+    monkeypatch.setattr("kvreclaim.capture.quality.retrieval.agreed", agreed)
     monkeypatch.setattr("kvreclaim.capture.quality.retrieval.generate", generate)
     attempts = attempt("model", Letters(), "cache", trial, {"snapkv": mask})
     full = Attempt("single", False, 7, FULL, 0.0, 1.0, 1.0, 1, int(full_solves))

@@ -19,7 +19,7 @@ from small_models import (
 from kvreclaim import InputError, KeepMask
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
-from kvreclaim.capture.quality.replay import ATTENTION, generate, replay_logits, replaying
+from kvreclaim.capture.quality.replay import ATTENTION, agreed, generate, replay_logits, replaying
 
 TOKENS, NEXT = 40, 9
 
@@ -230,3 +230,13 @@ def test_the_replay_equals_the_really_compressed_cache(name):
         really = model(input_ids=next_ids[None], past_key_values=compressed, position_ids=positions).logits[0]
     close(replay_logits(model, captured.cache, captured.masks[name], next_ids), really, within=1e-4)
     assert (replay_logits(model, captured.cache, None, next_ids) - really).abs().max() > 1
+
+
+@pytest.mark.parametrize("right", range(8))
+def test_what_agrees_with_a_draft_is_what_is_decoded(model, right):
+    prompt, next_ids = split()
+    cache, mask = prefill(model, prompt), random_mask(model)
+    decoded = generate(model, cache, mask, next_ids, 8)
+    draft = torch.tensor(decoded[:7])
+    draft[right:] = (draft[right:] + 1) % 97  # as far as it is right, and wrong from there on
+    assert agreed(model, cache, mask, next_ids, draft) == decoded[: right + 1]

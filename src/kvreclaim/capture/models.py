@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _BROKEN = (
     SafetensorError,
 )
 
+_A_LAYERS = re.compile(r"\blayers\.\d+\.")
 _TOKENIZER_FILES = ("tokenizer*", "vocab*", "spiece*", "*.tiktoken")
 
 
@@ -75,11 +77,11 @@ def _source(name: str) -> str:
             raise InputError(f"{name} is not here yet: run kvreclaim models fetch {name}")
         return str(models_folder() / name)
     path = Path(name)
-    if path.is_dir():
+    if name and path.is_dir():
         if not (path / "config.json").is_file():
             raise InputError(f"{name} has no config.json: pass the directory of a Hugging Face model")
         return name
-    if path.exists():
+    if name and path.exists():
         raise InputError(f"{name} is a file: pass the directory of a Hugging Face model")
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         known = ", ".join(catalog.names())
@@ -104,6 +106,12 @@ def _model(source: str, name: str, dtype: torch.dtype | str) -> Any:
         raise InputError(
             f"{name} lacks {len(missing)} weights, such as {missing[0]}: pass a complete checkpoint"
         )
+    # Surplus weights of other kinds are common and harmless; a layer too many means another config.json.
+    if surplus := sorted(key for key in info["unexpected_keys"] if _A_LAYERS.search(key)):
+        raise InputError(
+            f"{name} has weights of more layers than its config says, such as {surplus[0]}: pass the "
+            "config.json of these weights"
+        )
     return model
 
 
@@ -119,6 +127,8 @@ def _attempt(load_part: Any, name: str, part: str) -> Any:
         return load_part()
     except _BROKEN as error:
         reason = " ".join(str(error).split())[:160] or type(error).__name__
+        if "ignore_mismatched_sizes" in reason:  # the report that it speaks of was a log message
+            reason = "weights of other shapes than its config says"
         raise InputError(
             f"{name}: {part} can't be loaded ({reason}); pass a complete model directory or an id that the "
             "Hugging Face Hub serves here"

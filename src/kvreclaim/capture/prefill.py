@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -97,25 +97,30 @@ def capture(
         kind[name] = press
     # Gradients are off, but no inference mode: its tensors carry no version, which tells of writes in place.
     with torch.inference_mode(False), torch.no_grad(), quiet_kvpress():
-        # Eager attention takes the most memory: it goes first, while no other cache is held.
-        parts = [_shared_prefill(model, weighed, input_ids, seed, "eager")] if weighed else []
+        parts = [_own_prefill(model, name, press, input_ids, seed) for name, press in alone.items()]
+        if weighed:
+            parts.append(_shared_prefill(model, weighed, input_ids, seed, "eager"))
         if together or not weighed:
+            parts = [_without_cache(part) for part in parts]  # one cache is enough to hold
             parts.append(_shared_prefill(model, together, input_ids, seed, "sdpa"))
-        cache = parts[-1].cache
-        parts += [_own_prefill(model, name, press, input_ids, seed) for name, press in alone.items()]
     masks = {name: mask for part in parts for name, mask in part.masks.items()}
     seconds = {name: took for part in parts for name, took in part.seconds.items()}
     return Captured(
         masks={name: masks[name] for name in presses},
         seconds={name: seconds[name] for name in presses},
         prefill_seconds=sum(part.prefill_seconds for part in parts),
-        cache=cache,
+        cache=parts[-1].cache,
     )
 
 
 def _runs_alone(press: BasePress) -> bool:
     """Say whether a press does more than hook the layers of a prefill."""
     return type(press).__call__ is not BasePress.__call__ and not getattr(press, "shares_prefill", False)
+
+
+def _without_cache(captured: Captured) -> Captured:
+    """Return what was recorded with an empty cache, so that the other's memory is free."""
+    return replace(captured, cache=DynamicCache())
 
 
 def _shared_prefill(

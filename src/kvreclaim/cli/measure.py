@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreclaim.capture.measure.settings import BLOCK_SIZES, POLICIES, RATIOS, Settings
+from kvreclaim.capture.measure.settings import BLOCK_SIZES, NEEDLE_TASKS, POLICIES, RATIOS, Needles, Settings
 from kvreclaim.cli.extras import needs
+from kvreclaim.cli.measured_needles import needle_tables
 from kvreclaim.cli.measured_tables import matched_table, ratio_table
 from kvreclaim.cli.output import Json, console, emit_json, progress
 
@@ -72,6 +73,27 @@ TargetKL = Annotated[
         metavar="NATS", help="KL to match.", show_default="SnapKV's at ratio 0.5, on the same prompt"
     ),
 ]
+NeedleTrials = Annotated[
+    int,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="Needle trials of each task, with the question seen by the policies and as many unseen.",
+    ),
+]
+NeedleTasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--needle-task",
+        metavar="single|multi-key|multi-value",
+        help="What a needle trial asks for; may be repeated.",
+        show_default=" ".join(NEEDLE_TASKS),
+    ),
+]
+NeedleContext = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a needle trial's prompt.")]
+NeedleRatio = Annotated[
+    float, typer.Option(metavar="FRACTION", help="Fraction of the KV pairs to evict in a needle trial.")
+]
 Jobs = Annotated[int, typer.Option(metavar="N", help="Processes; the results do not depend on it.")]
 Out = Annotated[
     str, typer.Option(metavar="DIR", help="The results folder; a run that was interrupted goes on in it.")
@@ -89,11 +111,17 @@ def measure_command(
     block_sizes: BlockSizes = None,
     request_tokens: RequestTokens = Settings.request_tokens,
     target_kl: TargetKL = None,
+    needle_trials: NeedleTrials = 0,
+    needle_tasks: NeedleTasks = None,
+    needle_context: NeedleContext = Needles.context,
+    needle_ratio: NeedleRatio = Needles.ratio,
     jobs: Jobs = 1,
     out: Out = "measured",
     json: Json = None,
 ) -> None:
     """Measure policies on a real model: what each keeps, what that frees, and what it costs in quality."""
+    tasks = tuple(needle_tasks or NEEDLE_TASKS)
+    needles = Needles(needle_trials, tasks, needle_context, needle_ratio) if needle_trials else None
     settings = Settings(
         model=model,
         policies=tuple(policies or POLICIES),
@@ -105,6 +133,7 @@ def measure_command(
         block_sizes=tuple(block_sizes or BLOCK_SIZES),
         request_tokens=request_tokens,
         target_kl=target_kl,
+        needles=needles,
     )
     with needs("models"):
         found = _measure(settings, out, jobs)
@@ -112,6 +141,8 @@ def measure_command(
     screen = console(json)
     screen.print(ratio_table(found.measured, settings), "")
     screen.print(matched_table(found, settings) if found.matched else NO_TARGET)
+    for table in needle_tables(found.needles):
+        screen.print("", table)
     screen.print("")
     screen.print(f"wrote {out}: masks, tables and run.json")
 

@@ -56,7 +56,7 @@ def ratio_table(rows: Sequence[MeasuredRow], settings: Settings) -> Table:
     for policy in sorted(by_policy, key=rank):
         shared = by_policy[policy]["shared"]
         table.add_row(
-            printable(policy),
+            in_parts(policy),
             _mean(row.retained for row in shared),
             *(_mean(row.physical_reclaim for row in by_policy[policy][kind]) for kind in KINDS),
             _mean(row.packing_reclaim for row in shared),
@@ -77,7 +77,7 @@ def matched_table(found: Measurement, settings: Settings) -> Table:
         (
             "ratio",
             "kept",
-            "freed, shared\n[95 %]",
+            "freed,\nshared\n[95 %]",
             "freed,\nper\nhead",
             "packed",
             f"{name}\nmoved",
@@ -97,7 +97,7 @@ def matched_table(found: Measurement, settings: Settings) -> Table:
         rows = by_policy[policy]
         freed, packed = rows[free], rows[packing]
         table.add_row(
-            printable(policy),
+            in_parts(policy),
             f"{freed.ratio:.2f}",
             percent(freed.retained),
             f"{percent(freed.physical_reclaim)} [{100 * freed.low:.0f}–{100 * freed.high:.0f}]",
@@ -115,9 +115,10 @@ def _matched_caption(rows: Sequence[MatchedPromptRow], settings: Settings) -> st
     off = f" Their KL is {min(inside):.2f} to {max(inside):.2f} times the target." if inside else ""
     return (
         f"Medians over {settings.prompts} prompts, of masks made again at the ratio that matches.{off} "
-        f"Packed, moved, admitted: shared tables. Admitted: requests of {settings.request_tokens} tokens "
-        "into what is free of 512 blocks. Inside: prompts whose ratio lies inside the sweep; that of others "
-        "is a bound, the true one higher (>) or lower (<)."
+        "Packed, moved, admitted: shared tables. Moved: of one prompt's cache, as the model is served. "
+        f"Admitted: requests of {settings.request_tokens} tokens into what is free of 512 blocks. Inside: "
+        "prompts whose ratio lies inside the sweep; that of others is a bound, the true one higher (>) or "
+        "lower (<)."
     )
 
 
@@ -127,10 +128,20 @@ def _reached(row: MatchedRow) -> str:
     return f"{row.reached}{sides}"
 
 
+def in_parts(policy: str, width: int = 18) -> str:
+    """Return a policy's name for a table cell, broken between its parts where it is longer than the cell."""
+    lines = [""]
+    for part in printable(policy).replace(":", ":\n").splitlines():
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def _table(title: str, caption: str, headings: Iterable[str]) -> Table:
     table = plain_table(title, caption)
     table.padding = (0, 0)  # one space between the columns: there are nine
-    table.add_column("policy", overflow="fold", min_width=12)
+    table.add_column("policy", overflow="fold", min_width=18)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

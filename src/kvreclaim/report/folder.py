@@ -120,6 +120,20 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "predicted_free_blocks": pl.Int64,
         "predicted_scheduled": pl.Int64,
     },
+    "needles.csv": {
+        "task": pl.String,
+        "question_seen": pl.Boolean,
+        "policy": pl.String,
+        "ratio": pl.Float64,
+        "trials": pl.Int64,
+        "full_solved": pl.Int64,
+        "solved": pl.Int64,
+        "share": pl.Float64,
+        "low": pl.Float64,
+        "high": pl.Float64,
+        "retained": pl.Float64,
+        "needle_retained": pl.Float64,
+    },
 }
 
 
@@ -178,6 +192,10 @@ class Folder:
                 f"{file} has no column {missing[0]!r}: pass a folder that this version of kvreclaim wrote"
             )
         return table
+
+    def table_if_any(self, name: str) -> pl.DataFrame:
+        """Return a CSV table as `table` does, or one without rows where the folder has no such file."""
+        return self.table(name) if (self.path / name).exists() else pl.DataFrame(schema=dict(COLUMNS[name]))
 
     @cached_property
     def interactive(self) -> dict[str, Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
 from kvreclaim.errors import InputError
-from kvreclaim.report.folder import Folder
+from kvreclaim.layout import KVGeometry
+from kvreclaim.report.folder import COLUMNS, Folder
 
 TABLES = {"shared": "One shared table", "per_layer": "One table per layer", "per_head": "One table per head"}
 REMEDIES = {"zero_copy": "at-eviction", "compaction": "after-compaction", "packing": "by-packing"}
@@ -29,11 +30,14 @@ class Measurements:
         ``matched.csv``: medians over prompts at equal quality; may be empty.
     parameters
         What the measurement was made with, of ``run.json``.
+    needles
+        ``needles.csv``: needles found, a row a task, seen and unseen, and policy; may be empty.
     """
 
     frame: pl.DataFrame
     matched: pl.DataFrame
     parameters: Mapping[str, Any]
+    needles: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(COLUMNS["needles.csv"])))
 
     @classmethod
     def of(cls, folder: Folder) -> Measurements:
@@ -56,7 +60,8 @@ class Measurements:
         matched = folder.table("matched.csv").filter(
             pl.col("block_tables").is_in(list(TABLES)) & pl.col("remedy").is_in(list(REMEDIES))
         )
-        return cls(frame, matched, folder.run.get("parameters", {}))
+        needles = folder.table_if_any("needles.csv")
+        return cls(frame, matched, folder.run.get("parameters", {}), needles)
 
     @property
     def model(self) -> str:
@@ -67,6 +72,29 @@ class Measurements:
     def prompts(self) -> int:
         """Number of prompts."""
         return self.frame["prompt"].n_unique()
+
+    @cached_property
+    def geometry(self) -> KVGeometry | None:
+        """Shape of the model's cache, in the type that it is served in; None where ``run.json`` has none."""
+        try:
+            return KVGeometry(**self.parameters["geometry"])
+        except (KeyError, TypeError, InputError):
+            return None
+
+    @property
+    def prompt_pairs(self) -> int | None:
+        """KV pairs of a prompt; None where prompts differ in length or the geometry is unknown."""
+        lengths = self.frame["tokens"].unique().to_list()
+        if self.geometry is None or len(lengths) != 1:
+            return None
+        return self.geometry.layers * self.geometry.kv_heads * int(lengths[0])
+
+    @property
+    def prompt_bytes(self) -> int | None:
+        """Bytes of a prompt's cache, in the type that the model is served in; None as `prompt_pairs`."""
+        if self.geometry is None or self.prompt_pairs is None:
+            return None
+        return self.prompt_pairs * self.geometry.bytes_per_pair
 
     @cached_property
     def ratios(self) -> tuple[float, ...]:

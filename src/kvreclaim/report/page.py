@@ -160,7 +160,7 @@ def _section(section: Section, charts: _Charts) -> dict[str, Any]:
     return {
         "id": section.id,
         "title": section.title,
-        "recorded": section.recorded,
+        "provenance": section.provenance,
         "prose": section.prose,
         "shared": shared,
         "parts": [_item(item, shared, charts) for item in section.items],

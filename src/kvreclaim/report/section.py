@@ -166,8 +166,8 @@ Item = Figure | BlockMaps | Table | Notes
 class Section:
     """A part of the page: title, paragraphs, then items in reading order.
 
-    `key_numbers` go to the head of the page; `sources` are keys of `references.REFERENCES`; `recorded` says
-    when and with what numbers were recorded that are not made together with the page.
+    `key_numbers` go to the head of the page; `sources` are keys of `references.REFERENCES`; `provenance`
+    says when and with which versions the numbers were made.
     """
 
     id: str
@@ -176,7 +176,7 @@ class Section:
     items: tuple[Item, ...]
     key_numbers: tuple[KeyNumber, ...] = ()
     sources: tuple[str, ...] = field(default=())
-    recorded: str = ""
+    provenance: str = ""
 
     @property
     def figures(self) -> tuple[Figure, ...]:

@@ -61,6 +61,9 @@ SERIES: Mapping[str, Series] = {
     "by-compaction": Series("Freed by compaction", "#c98408", "#f8d252"),
     "after-compaction": Series("After compaction", "#c98408", "#f8d252"),
     "by-packing": Series("After packing each head", "#0a5a38", "#1f9187", "triangle-up"),
+    # needle trials
+    "question-seen": Series("Question seen by the policy", "#1b86ea", "#4aa8fb"),
+    "question-unseen": Series("Question unseen", "#c98408", "#f8d252"),
     # statistics of a ratio
     "ratio-mean": Series("Mean of the runs' ratios", "#1b86ea", "#4aa8fb", "circle"),
     "ratio-of-means": Series("Ratio of the means", "#d6720f", "#e2501f", "diamond"),

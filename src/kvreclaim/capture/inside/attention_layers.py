@@ -95,6 +95,16 @@ def config_name(config: Any) -> str:
 
 
 def context_length(model: Any) -> int | None:
-    """Return the most tokens that the model's positions reach, None if its config does not say."""
+    """Return the most tokens that the model's positions reach, None if its config does not say.
+
+    Raises
+    ------
+    InputError
+        If the config says something that is no number.
+    """
     length = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if not isinstance(length, int | float | None):
+        raise InputError(
+            f"{model_name(model)}: max_position_embeddings is {length!r}; pass a config.json with a number"
+        )
     return int(length) if length else None

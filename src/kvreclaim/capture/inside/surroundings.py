@@ -10,8 +10,17 @@ import torch
 
 from kvreclaim.errors import InputError
 
-# What presses raise for a prompt or a model that they can't take.
-_PRESS_ERRORS = (AssertionError, ValueError, NotImplementedError, RuntimeError, AttributeError, OSError)
+# What presses raise for a prompt, a model or parameters that they can't take.
+_PRESS_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 @contextmanager
@@ -39,7 +48,9 @@ def named_errors(name: str) -> Iterator[None]:
         raise
     except _PRESS_ERRORS as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(f"{name}: fails on this model or prompt ({reason}); pass another press") from error
+        raise InputError(
+            f"{name}: fails on this model or prompt ({reason}); pass other parameters, or another press"
+        ) from error
 
 
 @contextmanager

@@ -137,7 +137,11 @@ def match_all(sweeps: Sequence[Sweep], target: Reference | float = SNAPKV_AT_HAL
     """
     if not isinstance(target, Reference):
         return [match(sweep, target) for sweep in sweeps]
-    targets = {sweep.prompt: _kl_at(sweep, target.ratio) for sweep in sweeps if sweep.policy == target.policy}
+    targets = {
+        sweep.prompt: max(_kl_at(sweep, target.ratio), LEAST_KL)
+        for sweep in sweeps
+        if sweep.policy == target.policy and target.ratio in sweep.ratios
+    }
     matches = []
     for sweep in sweeps:
         kl = targets.get(sweep.prompt)
@@ -153,5 +157,5 @@ def match_all(sweeps: Sequence[Sweep], target: Reference | float = SNAPKV_AT_HAL
     return matches
 
 
-def _kl_at(sweep: Sweep, ratio: float) -> float | None:
-    return dict(zip(sweep.ratios, sweep.kls, strict=True)).get(ratio)
+def _kl_at(sweep: Sweep, ratio: float) -> float:
+    return dict(zip(sweep.ratios, sweep.kls, strict=True))[ratio]

@@ -18,6 +18,7 @@ from kvreclaim.keep import KeepMask
 from kvreclaim.results import ResultsFolder, as_json
 
 MATCHED = "matched"
+CELLS, MASKS = "cells", "masks"
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class Cells:
 
     def save(self, cell: Cell, mask: KeepMask, quality: Quality) -> None:
         """Write a cell's files, each whole or not at all."""
-        mask.save(self._folder.place(f"masks/{cell.path}.npz"))
+        mask.save(self._folder.place(f"{MASKS}/{cell.path}.npz"))
         record = {**asdict(cell), "retained": float(mask.array.mean()), **asdict(quality)}
-        self._folder.write(f"cells/{cell.path}.json", as_json(record))
+        self._folder.write(f"{CELLS}/{cell.path}.json", as_json(record))
 
     def mask(self, cell: Cell) -> KeepMask:
         """Return a cell's keep mask; InputError if it can't be read."""
@@ -93,10 +94,10 @@ class Cells:
             raise InputError(f"{file}: is no measured cell; delete it and measure again") from error
 
     def _mask_file(self, cell: Cell) -> Path:
-        return self._folder.path / "masks" / f"{cell.path}.npz"
+        return self._folder.path / MASKS / f"{cell.path}.npz"
 
     def _record_file(self, cell: Cell) -> Path:
-        return self._folder.path / "cells" / f"{cell.path}.json"
+        return self._folder.path / CELLS / f"{cell.path}.json"
 
     def _read(self, cell: Cell) -> Any:
         return json.loads(self._record_file(cell).read_bytes())

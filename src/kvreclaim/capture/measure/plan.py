@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF, Reference
 from kvreclaim.capture.measure.cells import Cell, sweep_cell
 from kvreclaim.capture.measure.effective import attended
+from kvreclaim.capture.measure.needles import NeedlePlan
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.settings import Settings
 from kvreclaim.capture.presses import make
@@ -32,6 +33,8 @@ class Plan:
         What the model reads.
     target
         What quality to match: a KL in nats, the policy and ratio that set it, or None for no matching.
+    needles
+        The trials to attempt after the sweep, or None.
     """
 
     model: str
@@ -39,6 +42,7 @@ class Plan:
     ratios: tuple[float, ...]
     prompts: tuple[Prompt, ...]
     target: Reference | float | None
+    needles: NeedlePlan | None = None
 
     def sweep_cells(self, part: Part) -> list[Cell]:
         """Return the cells of some policies on one prompt at all ratios, policy by policy."""

@@ -129,8 +129,11 @@ def _start(tokenizer: Any) -> tuple[int, ...]:
 
 
 def _read(file: str) -> str:
+    path = Path(file)
     try:
-        return Path(file).read_text(encoding="utf-8")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{file}: is no regular file; pass a text file")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: is not UTF-8; pass a text file") from error
     except OSError as error:

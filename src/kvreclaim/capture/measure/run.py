@@ -8,14 +8,21 @@ from dataclasses import asdict, dataclass
 from os import PathLike
 from typing import Any, SupportsIndex
 
-import torch
-
 from kvreclaim.capture import models
 from kvreclaim.capture.inside.attention_layers import geometry_of
-from kvreclaim.capture.inside.checks import check_prompt
+from kvreclaim.capture.inside.checks import check_length
 from kvreclaim.capture.matched.ledger import MatchedRow
-from kvreclaim.capture.measure.cells import Cells
+from kvreclaim.capture.measure.cells import CELLS, Cells
 from kvreclaim.capture.measure.maps import block_maps
+from kvreclaim.capture.measure.needles import (
+    NEEDLES,
+    Attempts,
+    NeedleRow,
+    attempts_left,
+    check_tasks,
+    needle_plan,
+    needle_rows,
+)
 from kvreclaim.capture.measure.plan import Plan, check_policies, target_of
 from kvreclaim.capture.measure.prompts import cut_prompts, read_texts, topics_text
 from kvreclaim.capture.measure.settings import Settings
@@ -39,7 +46,7 @@ COMMAND = "measure"
 PACKAGES = ("numpy", "torch", "transformers", "kvpress")
 
 Progress = Callable[[int, int], None]
-"""Called with the cells measured so far, and how many were missing at first."""
+"""Called with the masks judged so far (cells, and policies on needle trials), and how many were missing."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +61,14 @@ class Measurement:
         Medians over prompts at matched quality; empty where there is no target.
     matched_prompts
         The same prompt by prompt, with the quality of the masks made there.
+    needles
+        Needles found, a row a task, seen and unseen, and policy; empty where none were hidden.
     """
 
     measured: tuple[MeasuredRow, ...]
     matched: tuple[MatchedRow, ...]
     matched_prompts: tuple[MatchedPromptRow, ...]
+    needles: tuple[NeedleRow, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain, JSON-ready values."""
@@ -73,9 +83,10 @@ def measure(
 ) -> Measurement:
     """Measure policies on a model: what each keeps, what that frees, and what it costs in quality.
 
-    Every cell (prompt, policy, ratio) is saved as it is done, and the same call goes on where it was
-    interrupted. The folder gets ``masks/``, ``measured.csv``, ``matched.csv``, ``matched_prompts.csv``,
-    ``interactive_data.json`` and ``run.json``.
+    Every cell (prompt, policy, ratio) and every needle trial is saved as it is done, and the same call goes
+    on where it was interrupted. The folder gets ``masks/``, ``measured.csv``, ``matched.csv``,
+    ``matched_prompts.csv``, ``needles.csv``, ``interactive_data.json`` and ``run.json``. Needles may be
+    hidden in a later call, or more of them: nothing else depends on them.
 
     Parameters
     ----------
@@ -92,24 +103,37 @@ def measure(
     Raises
     ------
     InputError
-        If a policy is unknown or can't be recorded, a text is too short, the prompt longer than the model's
-        context, the model can't be loaded or audited, the folder holds other results, or a process dies.
+        If a policy or task is unknown or can't be recorded, a text is too short, a prompt longer than the
+        model's context, the model can't be loaded or audited, the folder holds other results, or a process
+        dies.
     """
     workers = positive_int(jobs, "jobs")
     folder = ResultsFolder(out)
     folder.claim(COMMAND)
     check_policies(settings.policies, settings.ratios, settings.context)
+    if settings.needles is not None:
+        check_tasks(settings.needles.tasks)
+        check_policies(settings.policies, (settings.needles.ratio,), settings.needles.context)
     texts = read_texts(settings.texts) if settings.texts else topics_text()
     model, tokenizer = models.load(settings.model)
-    check_prompt(model, torch.zeros(1, settings.context), settings.next_tokens)
+    check_length(model, settings.context + settings.next_tokens)
     prompts = cut_prompts(texts, tokenizer, settings.prompts, settings.context, settings.next_tokens)
-    plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings))
+    needles = None
+    if settings.needles is not None:
+        needles = needle_plan(settings.needles, settings.policies, texts, model, tokenizer)
+    plan = Plan(settings.model, settings.policies, settings.ratios, prompts, target_of(settings), needles)
     geometry = _geometry(settings.model, model)
-    folder.begin_run(COMMAND, _parameters(settings, plan, geometry), kinds=["measured"], packages=PACKAGES)
+    parameters = _parameters(settings, plan, geometry)
+    if any((folder.path / part).exists() for part in (CELLS, NEEDLES)):
+        folder.begin_run(COMMAND, parameters, kinds=["measured"], packages=PACKAGES, replaceable=["needles"])
+    else:  # a run that ended before its first result binds none
+        folder.write_run(COMMAND, parameters, kinds=["measured"], packages=PACKAGES)
     missing = cells_left(plan, Cells(folder))
+    if needles is not None:
+        missing += attempts_left(needles, Attempts(folder, needles.ratio))
     report = _Counted(missing, progress)
     if missing and workers == 1:
-        measure_here(plan, folder, model, report)
+        measure_here(plan, folder, model, tokenizer, report)
     elif missing:
         del model  # each process loads its own
         measure_in_processes(plan, folder, workers, report)
@@ -117,7 +141,7 @@ def measure(
 
 
 class _Counted:
-    """Tells how many cells are done each time that one is."""
+    """Tells how many masks are judged each time that one is."""
 
     def __init__(self, missing: int, progress: Progress) -> None:
         self._missing, self._progress, self._done = missing, progress, 0
@@ -155,6 +179,10 @@ def _write_tables(settings: Settings, plan: Plan, folder: ResultsFolder, geometr
     matched_prompts = tuple(matched_prompt_rows(plan, cells))
     folder.write("matched.csv", csv_of(MatchedRow, matched))
     folder.write("matched_prompts.csv", csv_of(MatchedPromptRow, matched_prompts))
+    needles: tuple[NeedleRow, ...] = ()
+    if plan.needles is not None:
+        needles = tuple(needle_rows(plan.needles, Attempts(folder, plan.needles.ratio)))
+    folder.write("needles.csv", csv_of(NeedleRow, needles))
     maps = {"schema": SCHEMA, "block_maps": block_maps(plan, cells, block_size)}
     folder.write("interactive_data.json", json.dumps(maps, separators=(",", ":"), allow_nan=False) + "\n")
-    return Measurement(measured, matched, matched_prompts)
+    return Measurement(measured, matched, matched_prompts, needles)

@@ -28,6 +28,44 @@ BLOCK_SIZES = (16, 8, 32, 64)
 REQUEST_TOKENS = 128  # the study's: eight blocks of 16
 
 
+NEEDLE_TASKS = ("single",)
+
+
+@dataclass(frozen=True)
+class Needles:
+    """Which needles to hide; each trial is made with the question seen by the policies, and unseen.
+
+    Parameters
+    ----------
+    trials
+        Trials of each task, either way.
+    tasks
+        Names; see `kvreclaim.capture.quality.needle`.
+    context
+        Tokens of a prompt.
+    ratio
+        Compression ratio of every policy, above 0.
+
+    Raises
+    ------
+    InputError
+        If a number is out of range, or there is no task.
+    """
+
+    trials: int
+    tasks: tuple[str, ...] = NEEDLE_TASKS
+    context: int = 1024
+    ratio: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("trials", "context"):
+            object.__setattr__(self, name, positive_int(getattr(self, name), f"needle {name}"))
+        object.__setattr__(self, "tasks", tuple(dict.fromkeys(self.tasks)))
+        if not self.tasks:
+            raise InputError("no needle tasks: pass at least one")
+        object.__setattr__(self, "ratio", positive(fraction(self.ratio, "needle ratio"), "needle ratio"))
+
+
 @dataclass(frozen=True)
 class Settings:
     """What to measure; sequences are kept as tuples without repeats.
@@ -54,6 +92,8 @@ class Settings:
         Tokens of one request, for the requests admitted.
     target_kl
         KL to match, in nats; None for SnapKV's at ratio .5 on the same prompt, where that is measured.
+    needles
+        Needles to hide in the same texts, as well; None for none.
 
     Raises
     ------
@@ -71,6 +111,7 @@ class Settings:
     block_sizes: tuple[int, ...] = BLOCK_SIZES
     request_tokens: int = REQUEST_TOKENS
     target_kl: float | None = None
+    needles: Needles | None = None
 
     def __post_init__(self) -> None:
         for name in ("policies", "ratios", "block_sizes", "texts"):

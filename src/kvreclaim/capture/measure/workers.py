@@ -1,4 +1,7 @@
-"""The cells of a plan, in this process or in several, one thread each: the result is the same."""
+"""The cells and needle trials of a plan, in this process or in several, one thread each.
+
+The result is the same.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from itertools import chain
 from multiprocessing import get_context
 from typing import Any
 
@@ -14,9 +18,11 @@ import torch
 
 from kvreclaim.capture import models
 from kvreclaim.capture.measure.cells import Cells
+from kvreclaim.capture.measure.needles import Attempts, NeedleMeasurer
 from kvreclaim.capture.measure.plan import Part, Plan
 from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.work import Measurer, one_thread
+from kvreclaim.capture.quality.needle import Trial
 from kvreclaim.errors import InputError
 from kvreclaim.processes import interrupts_held, worker_pool
 from kvreclaim.results import ResultsFolder
@@ -24,13 +30,21 @@ from kvreclaim.results import ResultsFolder
 _POLL_SECONDS = 0.2
 
 
-def measure_here(plan: Plan, folder: ResultsFolder, model: Any, advance: Callable[[], None]) -> None:
-    """Measure what is missing of a plan with a loaded model, calling ``advance`` after each cell."""
+def measure_here(
+    plan: Plan, folder: ResultsFolder, model: Any, tokenizer: Any, advance: Callable[[], None]
+) -> None:
+    """Measure what is missing of a plan with a loaded model, calling ``advance`` for each mask judged."""
     measurer = Measurer(plan, Cells(folder), model, advance)
     with one_thread():
         for part in plan.parts(jobs=1):
             measurer.sweep(part)
             measurer.match(part[0])
+        if plan.needles is not None:
+            seeker = NeedleMeasurer(
+                plan.needles, Attempts(folder, plan.needles.ratio), model, tokenizer, advance
+            )
+            for trial in plan.needles.trials:
+                seeker.attempt(trial)
 
 
 def measure_in_processes(plan: Plan, folder: ResultsFolder, jobs: int, advance: Callable[[], None]) -> None:
@@ -44,7 +58,7 @@ def measure_in_processes(plan: Plan, folder: ResultsFolder, jobs: int, advance: 
     done = get_context("spawn").SimpleQueue()
     try:
         with worker_pool(jobs, partial(_begin, plan, folder, done)) as pool:
-            for _ in _rounds(pool, plan, jobs):
+            for _ in chain(_rounds(pool, plan, jobs), _trials(pool, plan)):
                 while not done.empty():
                     done.get()
                     advance()
@@ -74,15 +88,33 @@ def _rounds(pool: ProcessPoolExecutor, plan: Plan, jobs: int) -> Iterator[None]:
         yield
 
 
+def _trials(pool: ProcessPoolExecutor, plan: Plan) -> Iterator[None]:
+    """Yield now and then until every needle trial is attempted."""
+    running = {pool.submit(_attempt, trial) for trial in (plan.needles.trials if plan.needles else ())}
+    while running:
+        ended, running = wait(running, _POLL_SECONDS, FIRST_COMPLETED)
+        for future in ended:
+            future.result()
+        yield
+
+
 _measurer: Measurer
+_seeker: NeedleMeasurer
 """A worker's own, for the tasks that it is sent."""
 
 
 def _begin(plan: Plan, folder: ResultsFolder, done: Any) -> None:
-    global _measurer  # a process pool hands its workers no other state
+    global _measurer, _seeker  # a process pool hands its workers no other state
     torch.set_num_threads(1)
-    model, _ = models.load(plan.model)
-    _measurer = Measurer(plan, Cells(folder), model, lambda: done.put(None))
+    model, tokenizer = models.load(plan.model)
+
+    def advance() -> None:
+        done.put(None)
+
+    _measurer = Measurer(plan, Cells(folder), model, advance)
+    if plan.needles is not None:
+        attempts = Attempts(folder, plan.needles.ratio)
+        _seeker = NeedleMeasurer(plan.needles, attempts, model, tokenizer, advance)
 
 
 def _sweep(part: Part) -> None:
@@ -91,3 +123,7 @@ def _sweep(part: Part) -> None:
 
 def _match(prompt: Prompt) -> None:
     _measurer.match(prompt)
+
+
+def _attempt(trial: Trial) -> None:
+    _seeker.attempt(trial)

@@ -27,7 +27,7 @@ def parse(text: str) -> tuple[NamedPress, ...]:
     Raises
     ------
     InputError
-        If a part is empty, or a parameter comes before any name or twice.
+        If a part is empty, or a parameter comes before any name, twice, or is not finite.
     """
     presses: list[NamedPress] = []
     for part in text.split(":"):
@@ -44,10 +44,12 @@ def parse(text: str) -> tuple[NamedPress, ...]:
 
 
 def _value(text: str) -> Any:
-    """Return a Python literal, a truth value in lower case, or the text itself."""
+    """Return a Python literal that is finite, a truth value in lower case, or the text itself."""
     truth = {"true": True, "false": False, "none": None}
     if text.lower() in truth:
         return truth[text.lower()]
+    if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
+        raise InputError(f"a parameter is {text}: pass a finite number")
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

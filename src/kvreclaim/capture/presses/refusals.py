@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import kvpress
@@ -64,8 +65,13 @@ def check_offline(press: Any, name: str) -> None:
     """Raise InputError if a press wants files from elsewhere; ``name`` names it."""
     for part in nested(press):
         wanted = _by_kind(WANTED_FILES, type(part))
-        if wanted and not getattr(part, "stats_folder", None):
+        if not wanted:
+            continue
+        folder = getattr(part, "stats_folder", None)
+        if not folder:
             raise InputError(f"{name}: it wants {wanted}; pass another press")
+        if not Path(folder).is_dir():
+            raise InputError(f"{name}: {folder} is no folder; pass that of the query statistics")
 
 
 def reason_against(kind: type) -> str:

@@ -101,13 +101,15 @@ class Haystack:
         body, spans = _insert(hay, needles, np.sort(draw.random(len(needles))))
         start = len(self._opening)
         answers = tuple(fact.value for fact in facts if fact.key == asked)
+        answer = self._ids(f" {', '.join(answers)}.")
         return Trial(
             task=task.name,
             number=which,
             question_seen=question_seen,
             prompt_ids=(*self._opening, *body, *seen),
             next_ids=(*unseen, *answer_start),
-            answer_tokens=len(self._ids(f" {', '.join(answers)}.")) + SPARE_TOKENS,
+            answer_ids=tuple(answer),
+            answer_tokens=len(answer) + SPARE_TOKENS,
             answers=answers,
             needles=tuple(
                 (start + first, start + end)

@@ -92,8 +92,10 @@ class Trial:
         Tokens to prefill and evict from.
     next_ids
         Tokens to feed afterwards, up to where the answer begins.
+    answer_ids
+        The answer to hope for: the values in a list, in their order.
     answer_tokens
-        The most tokens to read of the answer: those of the values in a list, and a few more.
+        The most tokens to read of the answer: those of `answer_ids`, and a few more.
     answers
         The values asked for, as digits, in the order in which they stand in the text.
     needles
@@ -105,6 +107,7 @@ class Trial:
     question_seen: bool
     prompt_ids: tuple[int, ...]
     next_ids: tuple[int, ...]
+    answer_ids: tuple[int, ...]
     answer_tokens: int
     answers: tuple[str, ...]
     needles: tuple[tuple[int, int], ...]

@@ -132,6 +132,36 @@ def generate(
     return text
 
 
+def agreed(model: Any, cache: Any, mask: KeepMask | None, ids: Tensor, draft: Tensor) -> list[int]:
+    """Return what greedy decoding gives as far as it follows a draft, and the one token after that.
+
+    It takes one pass, where decoding takes one a token; the tokens are the same, up to rounding (Leviathan
+    et al., 2023, arXiv 2211.17192, section 2.1, of a draft that costs nothing).
+
+    Parameters
+    ----------
+    model, cache, mask
+        As for `replaying`.
+    ids, draft
+        Token ids to feed, ``[n]``, and those that may follow, ``[m]``.
+
+    Returns
+    -------
+    list of int
+        At most ``m + 1`` tokens; any but the last are the draft's.
+
+    Raises
+    ------
+    InputError
+        As `replaying`.
+    """
+    with replaying(model, cache, mask) as step:
+        said = step(torch.cat([ids, draft]), last=len(draft) + 1).argmax(-1).tolist()
+    pairs = enumerate(zip(said, draft.tolist(), strict=False))
+    parting = next((place for place, (token, drafted) in pairs if token != drafted), len(draft))
+    return [int(token) for token in said[: parting + 1]]
+
+
 def _step(model: Any, ids: Tensor, last: int) -> Tensor:
     active = _ACTIVE.get()
     active.ran.clear()

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from kvreclaim.capture.quality.needle import Trial
-from kvreclaim.capture.quality.replay import generate
+from kvreclaim.capture.quality.replay import agreed, generate
 from kvreclaim.keep import KeepMask
 from kvreclaim.statistics import Interval, wilson_interval
 
@@ -170,8 +170,7 @@ def separated(cells: Sequence[RetrievalCell], least_solved: int = LEAST_SOLVED) 
 def _attempt(
     model: Any, tokenizer: Any, cache: Any, trial: Trial, policy: str, mask: KeepMask | None
 ) -> Attempt:
-    stop = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
-    answer = generate(model, cache, mask, torch.tensor(trial.next_ids), trial.answer_tokens, stop)
+    answer = _answer(model, tokenizer.eos_token_id, cache, trial, mask)
     spans = [range(*needle) for needle in trial.needles]
     return Attempt(
         task=trial.task,
@@ -184,6 +183,19 @@ def _attempt(
         answers=len(trial.answers),
         recalled=trial.recalled(tokenizer.decode(answer)),
     )
+
+
+def _answer(model: Any, stop: int | None, cache: Any, trial: Trial, mask: KeepMask | None) -> list[int]:
+    """Return what the model answers, read no further than the right answer where it begins with that."""
+    ids = torch.tensor(trial.next_ids)
+    answer = agreed(model, cache, mask, ids, torch.tensor(trial.answer_ids))
+    if answer[-1] == stop:
+        return answer[:-1]
+    if len(answer) > len(trial.answer_ids):
+        return answer
+    ids = torch.cat([ids, torch.tensor(answer)])
+    left = trial.answer_tokens - len(answer)
+    return answer + generate(model, cache, mask, ids, left, [] if stop is None else [stop])
 
 
 def _cell(members: list[Attempt], trials: int) -> RetrievalCell:

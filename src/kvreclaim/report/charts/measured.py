@@ -1,4 +1,4 @@
-"""Charts of policies measured on a real model: quality against memory, and memory at equal quality."""
+"""Charts of policies measured on a real model: quality against memory, memory at equal quality, needles."""
 
 from __future__ import annotations
 
@@ -125,13 +125,32 @@ def at_matched_quality(table: pl.DataFrame, width: Width, theme: Theme) -> alt.L
     width, theme
         As in `plot`.
     """
+    return grouped_rows(_bars(table), _RECLAIM, width, theme, x_name="Median reclaim [95 % interval]")
+
+
+def needles_found(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
+    """Draw the share of needle trials that each policy solves, with the question seen and unseen.
+
+    Parameters
+    ----------
+    table
+        Rows as of `at_matched_quality`; policy is the series of the question, mean the share of the trials
+        that the full cache solves.
+    width, theme
+        As in `plot`.
+    """
+    x = Axis("Trials solved (share of those that the full cache solves)", domain=(0, 1), ticks=_SHARE)
+    return grouped_rows(_bars(table), x, width, theme, x_name="Share solved [95 % interval]")
+
+
+def _bars(table: pl.DataFrame) -> pl.DataFrame:
+    """Return drawn rows of bars in groups, with their intervals in words."""
     intervals = table.select("mean", "low", "high").rows()
     texts = [f"{number(mean)} [{number(low)}, {number(high)}]" for mean, low, high in intervals]
-    rows = drawn(table, "bar").with_columns(
+    return drawn(table, "bar").with_columns(
         row=pl.Series([label(name) for name in table["name"]], dtype=pl.String),
         row_value=table["words"],
         low=table["low"],
         high=table["high"],
         value=pl.Series(texts, dtype=pl.String),
     )
-    return grouped_rows(rows, _RECLAIM, width, theme, x_name="Median reclaim [95 % interval]")

@@ -18,14 +18,14 @@ from kvreclaim.report.section import (
     Drawing,
     Figure,
     Item,
-    KeyNumber,
     Notes,
     Section,
     Table,
 )
+from kvreclaim.report.sections import measured_needles as needles
 from kvreclaim.report.sections import measured_tables as tables
-from kvreclaim.report.sections.measured_findings import ENOUGH, ENOUGH_WORDS, findings, gib, means
-from kvreclaim.report.sections.parts import Chart
+from kvreclaim.report.sections.measured_findings import ENOUGH, findings, key_numbers, means
+from kvreclaim.report.sections.parts import Chart, provenance
 from kvreclaim.report.wording import number
 
 
@@ -36,7 +36,7 @@ def build(folder: Folder) -> Section:
     return Section(
         id="measured",
         title="On a real model",
-        recorded=_recorded(folder),
+        provenance=provenance(folder, "Measured"),
         prose=(
             f"What real policies keep of the cache of {measured.model}, and what that costs: prompts of "
             f"{tokens} tokens, compressed at ratios from {measured.ratios[0]:g} to {measured.ratios[-1]:g}. "
@@ -47,25 +47,24 @@ def build(folder: Folder) -> Section:
             "would not.",
         ),
         items=(
-            Notes("What the numbers say", findings(measured)),
+            Notes("What the numbers say", (*findings(measured), *needles.findings(measured))),
             *_figures(measured),
             *_block_maps(folder),
             *_tables(measured),
         ),
-        key_numbers=_key_numbers(measured),
+        key_numbers=key_numbers(measured),
         sources=("kvpress", "paged-attention", "kv-compress", "streaming-llm", "snapkv", "h2o"),
     )
 
 
-def _recorded(folder: Folder) -> str:
-    """Return when the numbers were recorded, and with which versions."""
-    date = str(folder.run.get("created", "")).partition("T")[0]
-    versions = ", ".join(f"{name} {version}" for name, version in folder.run.get("versions", {}).items())
-    return f"Recorded{f' {date}' if date else ''}{f' with {versions}' if versions else ''}"
-
-
 def _figures(measured: Measurements) -> tuple[Item, ...]:
-    found = (_tradeoff(measured), _matched(measured), _savings(measured), _block_sizes(measured))
+    found = (
+        _tradeoff(measured),
+        _matched(measured),
+        needles.figure(measured),
+        _savings(measured),
+        _block_sizes(measured),
+    )
     return tuple(figure for figure in found if figure is not None)
 
 
@@ -228,7 +227,7 @@ def _target(measured: Measurements) -> str:
     return f"a KL of {kl} nats"
 
 
-# Block maps, tables, key numbers
+# Block maps, tables
 
 
 def _block_maps(folder: Folder) -> tuple[Item, ...]:
@@ -259,31 +258,4 @@ def _block_maps(folder: Folder) -> tuple[Item, ...]:
 
 def _tables(measured: Measurements) -> tuple[Table, ...]:
     found = (tables.at_one_ratio(measured), tables.at_matched_quality(measured), tables.on_one_gpu(measured))
-    return tuple(table for table in found if table is not None)
-
-
-def _key_numbers(measured: Measurements) -> tuple[KeyNumber, ...]:
-    """Return how many policies free nothing of a shared table, and what that is in GiB for the gentlest."""
-    free = means(measured, "shared", "physical_reclaim", measured.ratio)
-    harm = {
-        policy: kl for policy, kl in means(measured, "shared", "kl", measured.ratio).items() if policy in free
-    }
-    if not harm:
-        return ()
-    at = f"measured on {measured.model}, n = {measured.prompts}, ratio {measured.ratio:g}"
-    nothing = sum(share < ENOUGH for share in free.values())
-    gentlest = min(harm, key=harm.__getitem__)
-    saved = 1 - means(measured, "shared", "retained", measured.ratio)[gentlest]
-    return (
-        KeyNumber(
-            f"{nothing} of {len(free)}",
-            f"policies free less than {ENOUGH_WORDS} of a shared table's blocks without a copy "
-            f"(B = {measured.block_size})",
-            at,
-        ),
-        KeyNumber(
-            f"{gib(free[gentlest])} of {gib(saved)}",
-            f"come back without a copy on an 80 GiB GPU from {label(gentlest)}, the policy of least KL",
-            f"arithmetic for Llama-3-8B from shares {at}",
-        ),
-    )
+    return (*(table for table in found if table is not None), *needles.tables(measured))

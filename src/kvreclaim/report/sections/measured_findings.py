@@ -8,6 +8,7 @@ import polars as pl
 
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.measurements import Measurements, pooled
+from kvreclaim.report.section import KeyNumber
 from kvreclaim.report.wording import listed, number, percent
 
 ENOUGH = 0.01  # share of the blocks from which on a policy is said to free memory
@@ -124,6 +125,33 @@ def in_gib(measured: Measurements) -> str:
         f"In memory, by arithmetic: {POOL}. Full of such prompts at ratio {measured.ratio:g}, with a shared "
         f"table and without a copy, {listed(told)}. Only {measured.model} was run; the heads of another "
         "model may agree more or less."
+    )
+
+
+def key_numbers(measured: Measurements) -> tuple[KeyNumber, ...]:
+    """Return how many policies free nothing of a shared table, and what that is in GiB for the gentlest."""
+    free = means(measured, "shared", "physical_reclaim", measured.ratio)
+    harm = {
+        policy: kl for policy, kl in means(measured, "shared", "kl", measured.ratio).items() if policy in free
+    }
+    if not harm:
+        return ()
+    at = f"measured on {measured.model}, n = {measured.prompts}, ratio {measured.ratio:g}"
+    nothing = sum(share < ENOUGH for share in free.values())
+    gentlest = min(harm, key=harm.__getitem__)
+    saved = 1 - means(measured, "shared", "retained", measured.ratio)[gentlest]
+    return (
+        KeyNumber(
+            f"{nothing} of {len(free)}",
+            f"policies free less than {ENOUGH_WORDS} of a shared table's blocks without a copy "
+            f"(B = {measured.block_size})",
+            at,
+        ),
+        KeyNumber(
+            f"{gib(free[gentlest])} of {gib(saved)}",
+            f"come back without a copy on an 80 GiB GPU from {label(gentlest)}, the policy of least KL",
+            f"arithmetic for Llama-3-8B from shares {at}",
+        ),
     )
 
 

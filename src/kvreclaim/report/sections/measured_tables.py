@@ -65,16 +65,18 @@ def at_matched_quality(measured: Measurements) -> Table | None:
         for kind in kinds[1:]
         if not (zero_copy := matched.filter(block_tables=kind, remedy="zero_copy")).is_empty()
     ]
+    of = f" (of {size / 2**20:,.1f})" if (size := measured.prompt_bytes) else ""
     columns += [
-        ("MiB moved to pack", _each(widest["packing"], _mebibytes)),
+        (f"MiB moved to pack{of}", _each(widest["packing"], _mebibytes)),
         ("Requests admitted: no copy, compacted, packed", _admitted(widest)),
     ]
     return Table(
         id="measured-matched-table",
         title="At matched quality: reclaim, and requests admitted",
         caption=(
-            "Medians over prompts, reclaim with its 95 % bootstrap interval, measured. Requests admitted are "
-            f"arithmetic: {_requests(measured)} that fit into what is freed of a pool of 512 blocks, "
+            "Medians over prompts, reclaim with its 95 % bootstrap interval, measured. Moved: of one "
+            f"prompt's cache, as {measured.model} is served. Requests admitted are arithmetic: "
+            f"{_requests(measured)} that fit into what is freed of a pool of 512 blocks, "
             f"{_IN_WORDS[kinds[0]]}."
         ),
         columns=("Policy", *(title for title, _ in columns)),
@@ -93,29 +95,53 @@ def on_one_gpu(measured: Measurements) -> Table | None:
     promised = {
         policy: 1 - share for policy, share in means(measured, "shared", "retained", measured.ratio).items()
     }
-    columns = [
+    every_column = [
         ("Logical saving", promised),
         ("No copy", free),
         ("Packed", means(measured, "shared", "packing_reclaim", measured.ratio)),
+        ("Moved to pack", _moved(measured)),
+        *_matched_shares(measured),
     ]
-    shared = measured.matched.filter(block_tables="shared")
-    for remedy in REMEDIES:
-        rows = _by_policy(shared.filter(remedy=remedy))
-        shares = {policy: row["physical_reclaim"] for policy, row in rows.items()}
-        if shares:
-            columns.append((f"At matched quality, {_DONE[remedy]}", shares))
+    columns = [(title, shares) for title, shares in every_column if shares]
     cells = [{policy: f"{POOL_GIB * share:.1f}" for policy, share in shares.items()} for _, shares in columns]
     return Table(
         id="measured-gib",
         title=f"In GiB of one GPU, ratio {measured.ratio:g}, shared table",
         caption=(
-            f"Arithmetic: the shares measured on {measured.model}, times a pool. {POOL}. The heads of "
-            "another model may agree more or less."
+            f"Arithmetic: the shares measured on {measured.model}, times a pool. {POOL}. Moved to pack: "
+            "what is copied within it. Matched: at matched quality, medians. The heads of another model may "
+            "agree more or less."
         ),
         columns=("Policy", *(title for title, _ in columns)),
         rows=_rows(measured.policies, cells),
         numeric=frozenset(range(1, len(columns) + 1)),
     )
+
+
+def _moved(measured: Measurements) -> dict[str, float]:
+    """Return the share of the cache that packing copies at one ratio; empty where its size is unknown."""
+    if measured.prompt_pairs is None:
+        return {}
+    pairs = means(measured, "shared", "packing_moved_pairs", measured.ratio)
+    return {policy: moved / measured.prompt_pairs for policy, moved in pairs.items()}
+
+
+def _matched_shares(measured: Measurements) -> list[tuple[str, dict[str, float]]]:
+    """Return what each remedy frees at matched quality, and what packing copies for it, as shares."""
+    shared = measured.matched.filter(block_tables="shared")
+    rows = {remedy: _by_policy(shared.filter(remedy=remedy)) for remedy in REMEDIES}
+    columns = [
+        (
+            f"Matched: {_DONE[remedy]}",
+            {policy: row["physical_reclaim"] for policy, row in found.items()},
+        )
+        for remedy, found in rows.items()
+    ]
+    if (size := measured.prompt_bytes) is not None:
+        packing = {policy: row["moved_bytes"] for policy, row in rows["packing"].items()}
+        moved = {policy: count / size for policy, count in packing.items() if count is not None}
+        columns.append(("Matched: moved to pack", moved))
+    return columns
 
 
 def equal_quality_ratio(measured: Measurements, row: Mapping[str, Any]) -> str:

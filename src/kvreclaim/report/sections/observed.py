@@ -12,7 +12,7 @@ from kvreclaim.report.charts import observed as charts
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Control, Drawing, Figure, Item, KeyNumber, Section, Table
-from kvreclaim.report.sections.parts import Chart
+from kvreclaim.report.sections.parts import Chart, provenance
 from kvreclaim.report.wording import listed, mebibytes
 
 NAMES = {"vllm": "vLLM", "openvino": "OpenVINO GenAI"}
@@ -36,19 +36,12 @@ def build(folder: Folder) -> Section:
     return Section(
         id="observed",
         title="In a real runtime",
-        recorded=_recorded(folder),
+        provenance=provenance(folder, "Observed"),
         prose=(_scenario(folder, runs), *_findings(runs)),
         items=(*_figures(runs, steps), _table(runs)),
         key_numbers=_key_numbers(runs),
         sources=("paged-attention", "streaming-llm", "snapkv"),
     )
-
-
-def _recorded(folder: Folder) -> str:
-    """Return when the runs were made, and with which versions."""
-    date = str(folder.run.get("created", "")).partition("T")[0]
-    versions = ", ".join(f"{name} {version}" for name, version in folder.run.get("versions", {}).items())
-    return f"Recorded{f' {date}' if date else ''}{f' with {versions}' if versions else ''}"
 
 
 def _scenario(folder: Folder, runs: list[Row]) -> str:

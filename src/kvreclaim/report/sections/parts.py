@@ -35,3 +35,10 @@ def faults(folder: Folder, section: str) -> tuple[Notes, ...]:
     """Return the notes on where the published study is shaky, if the folder names any for the section."""
     texts = folder.faults(section)
     return (Notes("Where the published study is shaky", texts),) if texts else ()
+
+
+def provenance(folder: Folder, done: str) -> str:
+    """Return when the numbers were made, and with which versions; ``done`` is "Measured" or the like."""
+    date = str(folder.run.get("created", "")).partition("T")[0]
+    versions = ", ".join(f"{name} {version}" for name, version in folder.run.get("versions", {}).items())
+    return f"{done}{f' on {date}' if date else ''}{f' with {versions}' if versions else ''}"
