@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import observed_tables
@@ -26,6 +28,8 @@ def asked(monkeypatch):
 
     def observe(scenario, chosen, report):
         seen.append((scenario, list(chosen)))
+        sys.stdout.write("a library has something to say\n")
+        os.write(1, b"below Python too\n")
         report(1 + len(chosen))
         wrong = any(options.policy == "snapkv" for options in chosen)
         return [
@@ -155,3 +159,11 @@ def test_prompts_are_cut_one_after_the_other():
     whole = "".join(map(chr, [*one, *two, *three]))
     assert whole == " ".join(whole.split(" "))
     assert len({tuple(one), tuple(two), tuple(three)}) == 3
+
+
+def test_what_a_runtime_prints_is_not_part_of_the_answer(asked, capfd):
+    answer = call("observe", *SMALL, "--policy", "streaming-llm", "--budget", 40, "--json", "-")
+    assert len(json.loads(answer.out)) == 2
+    assert "a library has something to say" in answer.err
+    written = capfd.readouterr()
+    assert (written.out, written.err) == ("", "below Python too\n")

@@ -32,17 +32,22 @@ def test_a_copy_moves_the_bytes_in_the_runs_asked_for(device, way, runs):
 
 
 @pytest.mark.parametrize("runs", [4, 64, 128])
-def test_a_pack_moves_pairs_of_one_head_to_other_slots(device, runs):
+def test_a_pack_moves_pairs_of_one_head_to_other_slots(device, runs, monkeypatch):
     pytest.importorskip("torch", reason="needs torch, which the cache of vLLM is made of")
-    rows = 128
-    copying._pack(device, rows, runs, np.random.default_rng(1))()
-    assert not device.destination.any()  # there is nothing but zeros to move
-    device.destination[: len(device.destination) // 2] = 1
-    copy = copying._pack(device, rows, runs, np.random.default_rng(1))
-    before = device.destination.copy()
-    copy()
-    changed = (device.destination != before).any(axis=1)
-    assert 0 < np.count_nonzero(changed) <= 2 * rows * 64  # keys lie transposed: a pair touches many rows
+    moved = []
+
+    def move(self, blocks, head, source, destination):
+        moved.append((blocks, head, source, destination))
+
+    monkeypatch.setattr("kvreclaim.runtimes.vllm.cache.LayerCache.move", move)
+    copying._pack(device, 128, runs, np.random.default_rng(1))()
+    ((blocks, head, source, destination),) = [[part.numpy() for part in parts] for parts in moved]
+    assert len(head) == len(source) == len(destination) == 128
+    assert len(set(blocks)) * 32 > max(destination.max(), source.max())
+    assert len(set(zip(head, source, strict=True))) == len(set(zip(head, destination, strict=True))) == 128
+    assert source.max() < destination.min()
+    goes_on = (np.diff(head) == 0) & (np.diff(source) == 1) & (np.diff(destination) == 1)
+    assert 1 + np.count_nonzero(~goes_on) <= runs
 
 
 @pytest.mark.parametrize("way", ["slices", "gather"])

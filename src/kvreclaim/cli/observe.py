@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreclaim.cli.output import MISSING, Json, console, emit_json, plain_table, printable, progress
+from kvreclaim.cli.output import (
+    MISSING,
+    Json,
+    console,
+    emit_json,
+    others_on_stderr,
+    plain_table,
+    printable,
+    progress,
+)
 from kvreclaim.errors import InputError
 from kvreclaim.runtimes.observation import FIGURES, Observation, Scenario
 
@@ -178,7 +187,7 @@ def _at_matched_quality(scenario: Scenario, folder: str) -> list[Observation]:
 def _in_vllm(scenario: Scenario, options: list[Options]) -> list[Observation]:
     from kvreclaim.runtimes.in_vllm import observe
 
-    with progress() as bar:
+    with progress() as bar, others_on_stderr():
         task = bar.add_task("observing", total=len(options) + 1)
         return observe(scenario, options, lambda done: bar.update(task, completed=done))
 
@@ -191,7 +200,7 @@ def _in_openvino(
     if list(modes) != ["free"] or buffer is not None:
         raise InputError("OpenVINO frees whole blocks by its own schedule: leave out --mode and --buffer")
     chosen = [Eviction(policy, budget) for policy in policies]
-    with progress() as bar:
+    with progress() as bar, others_on_stderr():
         task = bar.add_task("observing", total=len(chosen) + 1)
         return observe(scenario, chosen, lambda done: bar.update(task, completed=done))
 

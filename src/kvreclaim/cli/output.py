@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from os import PathLike
 from typing import Annotated, Any
 
@@ -15,6 +18,7 @@ from rich.table import Table
 from kvreclaim.results import as_json, check_writable, utf8, write_bytes
 
 STDOUT = "-"
+STDOUT_FILE, STDERR_FILE = 1, 2
 
 
 def _check_json(json: str | None) -> str | None:
@@ -52,6 +56,20 @@ def emit_json(json: str | None, value: Any) -> None:
         typer.echo(utf8(as_json(value)), nl=False)
     elif json is not None:
         write_bytes(json, utf8(as_json(value)))
+
+
+@contextmanager
+def others_on_stderr() -> Iterator[None]:
+    """Send to stderr what libraries write to stdout, in Python or below it: stdout is for answers."""
+    sys.stdout.flush()
+    answers = os.dup(STDOUT_FILE)
+    os.dup2(STDERR_FILE, STDOUT_FILE)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(answers, STDOUT_FILE)
+        os.close(answers)
 
 
 def printable(text: str) -> str:

@@ -27,6 +27,7 @@ BUFFER_BYTES = 128 << 20
 ROW_BYTES = 512  # one KV pair of SmolLM2 in 32 bits, of Llama 3 in 16 bits: K and V of 64 or 128 numbers
 LEAST_ROUNDS = 10
 PACK_HEADS, PACK_BLOCK = 3, 32  # of SmolLM2 in vLLM on a CPU
+PACKED_FROM = 4  # slots that leave, for each that stays
 BUFFERS = ((64 << 10, 512 << 10, 4 << 20, 16 << 20), (1, 16, 128, 1024))
 LAYERS = ((16 << 10, 64 << 10, 256 << 10, 1 << 20), (1, 4, 16, 64, 256, 1024))
 POINTS = {"slices": BUFFERS, "gather": BUFFERS, "pack": LAYERS}
@@ -212,7 +213,11 @@ def _gather(device: Device, rows: int, runs: int, generator: np.random.Generator
 
 
 def _pack(device: Device, rows: int, runs: int, generator: np.random.Generator) -> Copy:
-    """Return a copy of pairs by index within a layer's cache, from its first half of blocks to its second."""
+    """Return a copy of pairs by index within a layer's cache, as a pack of one request moves them.
+
+    The request's blocks lie anywhere in the cache; of a fifth of its slots, those that stay, all are written
+    from the other four. Within a head, sources and destinations ascend.
+    """
     import torch
 
     from kvreclaim.runtimes.vllm.cache import LayerCache
@@ -220,22 +225,28 @@ def _pack(device: Device, rows: int, runs: int, generator: np.random.Generator) 
     blocks = len(device.source) // (PACK_HEADS * PACK_BLOCK)
     numbers = torch.from_numpy(device.destination).view(torch.float32)[: blocks * PACK_HEADS * PACK_BLOCK]
     cache = LayerCache(numbers.view(blocks, PACK_HEADS, PACK_BLOCK, -1))
-    slots, length = blocks // 2 * PACK_BLOCK, rows // runs
+    length, of_head = rows // runs, -(-runs // PACK_HEADS)
+    staying = -(-of_head * length // PACK_BLOCK) * PACK_BLOCK
     starts, ends = (
-        generator.choice(places // length, runs, replace=False) * length
-        for places in (PACK_HEADS * slots, slots)
+        np.concatenate([_ascending(slots // length, of_head, generator) for _ in range(PACK_HEADS)])[:runs]
+        for slots in (PACKED_FROM * staying, staying)
     )
     within = np.arange(length)
     source, destination = (
-        torch.from_numpy((first[:, None] % slots + within).ravel()) for first in (starts, ends)
+        torch.from_numpy((first[:, None] * length + within).ravel()) for first in (starts, ends)
     )
-    head = torch.from_numpy(np.repeat(starts // slots, length))
-    row = torch.from_numpy(generator.permutation(blocks))
+    head = torch.from_numpy(np.repeat(np.repeat(np.arange(PACK_HEADS), of_head)[:runs], length))
+    row = torch.from_numpy(generator.choice(blocks, (1 + PACKED_FROM) * staying // PACK_BLOCK, replace=False))
 
     def copy() -> None:
-        cache.move(row, head, source, destination + slots)
+        cache.move(row, head, source, destination + PACKED_FROM * staying)
 
     return copy
+
+
+def _ascending(places: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """Return so many of the places, in order."""
+    return np.sort(generator.choice(places, count, replace=False))
 
 
 def _plain(device: Device, rows: int, generator: np.random.Generator) -> Copy:
