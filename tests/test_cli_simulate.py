@@ -146,6 +146,14 @@ def test_the_real_runs_pool_follows_from_the_model_and_the_gpu():
     assert made.blocks == pytest.approx(2588, rel=0.08)
 
 
+def test_a_runtime_sets_the_block_size_and_memory_can_be_given():
+    scenario = Scenario(runtime="lmdeploy", gpu="rtx-4090", gpu_memory_gib=48)
+    assert scenario.block_size == scenario.settings().block_size == 64
+    assert scenario.deployment().gpu.memory_mib == 48 * 1024
+    refused(call("simulate", TRACE, "--runtime", "llama.cpp"), "unknown runtime")
+    refused(call("simulate", TRACE, "--gpu-memory-gib", "-1"), "memory")
+
+
 def test_groups_of_layers_share_a_pool_of_smaller_blocks():
     scenario = Scenario(model="gemma-2-9b", gpu="h100", hybrid=True)
     made = scenario.deployment()

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from kvreclaim.keep import KeepMask
 from kvreclaim.layout import BLOCK_TABLES, BlockLayout, KVGeometry
+from kvreclaim.report.folder import Folder
+from kvreclaim.report.registry import sections
+from kvreclaim.report.theme import LIGHT
 from kvreclaim.returned import bytes_returned
 
 GEOMETRY = KVGeometry("tiny", layers=2, kv_heads=3, head_dim=8)
@@ -43,6 +46,22 @@ def test_audit_says_what_returns(tmp_path):
     assert row["bytes_returned"] < row["bytes_freed"]
     (row,) = json.loads(call("audit", file, *options).out)
     assert row["page_bytes"] is row["bytes_returned"] is None
+
+
+def test_pages_have_their_section(tmp_path):
+    keep = np.zeros((30, 3, 1024), bool)
+    keep[..., :300] = True
+    file = write_masks(tmp_path / "m.npz", m=keep)
+    page = 16 * 16 * 3 * 64 * 2
+    call("audit", file, "--model", "smollm2-135m", "--page-size", page, "--out", tmp_path / "out")
+    found = {section.id: section for section in sections([Folder(tmp_path / "out")])}
+    (figure,) = found["pages"].figures
+    chart = figure.default(400, LIGHT).to_dict()
+    drawn = chart["datasets"][chart["data"]["name"]]
+    assert [row["series"] for row in drawn] == ["page-full", "page-pinned", "page-returned", "page-returned"]
+    assert "0 of 1 policies return no page" in found["pages"].prose[1]
+    call("audit", file, "--out", tmp_path / "without")
+    assert "pages" not in {section.id for section in sections([Folder(tmp_path / "without")])}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ Seed = Annotated[int, _option(_TRAFFIC, "Of made-up arrivals.")]
 
 Model = Annotated[str, _option(_MACHINE, "A known model, or a config.json.", "NAME|FILE")]
 Gpu = Annotated[str, _option(_MACHINE, "A known GPU.", "NAME")]
+GpuMemoryGib = Annotated[float, _option(_MACHINE, "Memory of one GPU; 0: the known one's.", "GIB")]
 Gpus = Annotated[int, _option(_MACHINE, "GPUs that share the model.", "COUNT")]
 WeightsGib = Annotated[float, _option(_MACHINE, "Weights; 0: the model's in 16 bits.", "GIB")]
 Utilization = Annotated[float, _option(_MACHINE, "Share of a GPU's memory to use.", "FRACTION")]
@@ -51,6 +52,9 @@ Blocks = Annotated[
     int, _option(_POOL, "The pool as vLLM counts it, null block included; 0: from model and GPU.", "COUNT")
 ]
 BlockSize = Annotated[int, _option(_POOL, "Tokens of a block.", "TOKENS")]
+Runtime = Annotated[
+    str, _option(_POOL, "The block size of a runtime of `kvreclaim runtimes`, instead.", "NAME")
+]
 MaxNumSeqs = Annotated[int, _option(_POOL, "Most requests at once.", "COUNT")]
 MaxNumBatchedTokens = Annotated[int, _option(_POOL, "Token budget of a step.", "TOKENS")]
 Watermark = Annotated[float, _option(_POOL, "Share of the pool that admissions leave free.", "FRACTION")]

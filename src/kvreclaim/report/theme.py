@@ -80,12 +80,15 @@ SERIES: Mapping[str, Series] = {
     "ratio-of-means": Series("Ratio of the means", "#d6720f", "#e2501f", "diamond"),
     "total-ratio": Series("Credited with blocks already free", "#6c7080", "#b4b6ba", "square"),
     # runs of a real runtime, and what was predicted of them
+    "full-cache": Series("Full cache", "#6c7080", "#b4b6ba"),
     "evicted": Series("With eviction", "#1b86ea", "#4aa8fb"),
     "full-cache-predicted": Series("Full cache, predicted", "#1d2430", "#e6e9ee", "stroke", (2, 3)),
     "evicted-predicted": Series("With eviction, predicted", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     # under traffic
-    "full-cache": Series("Full cache", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
+    "traffic-full": Series("Full cache", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     "as given": Series("As given", "#1b86ea", "#4aa8fb"),
+    "fp8": Series("FP8 cache", "#840f42", "#e0246c", "diamond", (7, 3)),
+    "int8": Series("INT8 cache", "#840f42", "#e0246c", "diamond", (2, 3)),
     "per-head": Series("Each head its own", "#c98408", "#f8d252", "triangle-up"),
     # pages
     "page-returned": Series("Returned to the GPU", "#1b86ea", "#4aa8fb"),

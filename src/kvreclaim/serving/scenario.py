@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from kvreclaim.errors import InputError
-from kvreclaim.layout import model
+from kvreclaim.layout import model, runtime
 from kvreclaim.scheduling import SchedulerSettings
 from kvreclaim.serving.eviction import MODES, Eviction, rkv
 from kvreclaim.serving.giveback import closed_form, from_masks, from_measured
-from kvreclaim.serving.hardware import GIB, Deployment, gpu
+from kvreclaim.serving.hardware import GIB, GPU, Deployment, gpu
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.simulate import Copies, simulate
 from kvreclaim.serving.steptime import StepTime
 from kvreclaim.serving.trace import Trace
 from kvreclaim.serving.traces import read_trace
+from kvreclaim.validate import positive
 
 DTYPES = {"auto": None, "fp8": "float8_e4m3fn", "int8": "int8"}
 
@@ -35,8 +36,11 @@ class Scenario:
         File of a trace.
     requests, load, rate, burstiness, seed
         The first requests only; how many times as fast they arrive; made-up arrivals instead.
-    model, gpu, gpus, weights_gib, utilization, kv_dtype
-        What makes the pool and the roofline; `kv_dtype` is one of auto, fp8, int8.
+    model, gpu, gpu_memory_gib, gpus, weights_gib, utilization, kv_dtype
+        What makes the pool and the roofline; `gpu_memory_gib` in place of the GPU's own (0); `kv_dtype` is
+        one of auto, fp8, int8.
+    runtime
+        A preset of `layout.runtimes` that sets the block size; empty: none.
     blocks
         The pool as vLLM counts it, null block included; 0: from model and GPU.
     block_size, max_num_seqs, max_num_batched_tokens, watermark, reserve_full_input
@@ -65,10 +69,12 @@ class Scenario:
     seed: int = 0
     model: str = "llama-3.1-8b"
     gpu: str = "h100"
+    gpu_memory_gib: float = 0.0
     gpus: int = 1
     weights_gib: float = 0.0
     utilization: float = 0.9
     kv_dtype: str = "auto"
+    runtime: str = ""
     blocks: int = 0
     block_size: int = 16
     max_num_seqs: int = 256
@@ -90,6 +96,10 @@ class Scenario:
     share_prefixes: bool = False
     page_blocks: int = 0
     hybrid: bool = False
+
+    def __post_init__(self) -> None:
+        if self.runtime:
+            object.__setattr__(self, "block_size", runtime(self.runtime).block_size)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Scenario:
@@ -116,7 +126,7 @@ class Scenario:
             raise InputError(f"unknown kv_dtype {self.kv_dtype!r}: pass one of {', '.join(DTYPES)}")
         made = Deployment(
             geometry=model(self.model),
-            gpu=gpu(self.gpu),
+            gpu=self._gpu(),
             gpus=self.gpus,
             block_size=self.block_size,
             weight_bytes=self.weights_gib * GIB if self.weights_gib else None,
@@ -124,6 +134,12 @@ class Scenario:
         )
         dtype = DTYPES[self.kv_dtype]
         return made if dtype is None else made.in_dtype(dtype)
+
+    def _gpu(self) -> GPU:
+        known = gpu(self.gpu)
+        if not self.gpu_memory_gib:
+            return known
+        return replace(known, memory_mib=round(positive(self.gpu_memory_gib, "the GPU's memory") * 1024))
 
     def settings(self) -> SchedulerSettings:
         """Return the pool and the scheduler's limits."""

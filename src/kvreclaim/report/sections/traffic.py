@@ -57,7 +57,7 @@ def _of_mode(table: pl.DataFrame, mode: str | None) -> pl.DataFrame:
     scenario = pl.col("scenario")
     found = table.filter(scenario.is_in(_ALWAYS) | (scenario.str.ends_with(f", {mode}") if mode else False))
     return found.with_columns(
-        policy=scenario.str.replace(r", \w+$", "").str.replace("full cache", "full-cache")
+        policy=scenario.str.replace(r", \w+$", "").str.replace("full cache", "traffic-full")
     )
 
 
@@ -138,7 +138,7 @@ def _carried(folder: Folder) -> Figure:
     mode = pl.col("mode")
     rows = table.select(
         name=pl.when(mode.is_null()).then(pl.col("name")).otherwise(pl.col("name") + ", " + mode),
-        policy=pl.col("name").str.replace("full cache", "full-cache"),
+        policy=pl.col("name").str.replace("full cache", "traffic-full"),
         x=pl.lit(0.0),
         mean=pl.col("requests_per_second_per_gpu"),
         std=pl.lit(None, pl.Float64),

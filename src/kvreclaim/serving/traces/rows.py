@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -38,24 +39,34 @@ def read_rows(table: Table, kind: Kind, requests: int | None) -> Rows:
     """
     lazy = table.frame if requests is None else table.frame.head(requests)
     selected = lazy.select(*_expressions(table, kind))
-    parts: list[tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]] = []
     hashes: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
     reader = _Checker(table, kind)
+    filled = 0
     try:
+        columns = _columns(int(lazy.select(pl.len()).collect(engine="streaming").item()))
         for batch in selected.collect_batches(chunk_size=_BATCH, maintain_order=True, engine="streaming"):
-            parts.append(reader.check(batch))
+            found: tuple[NDArray[Any], ...] = reader.check(batch)
+            if filled + found[0].size > columns[0].size:  # the count of lines missed some
+                columns = [np.resize(column, 2 * (filled + found[0].size)) for column in columns]
+            for column, part in zip(columns, found, strict=True):
+                column[filled : filled + part.size] = part
+            filled += found[0].size
             if kind.hashes:
                 hashes.append(reader.hashes(batch))
     except (OSError, pl.exceptions.PolarsError) as error:
         raise unreadable(table, error) from error
-    if not sum(part[1].size for part in parts):
+    if not filled:
         raise InputError(f"{table.file}: holds no request; pass a trace with rows")
-    arrival, prompt, output = (np.concatenate(column) for column in zip(*parts, strict=True))
+    arrival, prompt, output = (column[:filled] for column in columns)
     if not kind.ordered:
         order = np.argsort(arrival, kind="stable")
         arrival, prompt, output = arrival[order], prompt[order], output[order]
     arrival -= arrival[0]
     return Rows(arrival, prompt, output, _prefixes(kind, hashes), reader.notes)
+
+
+def _columns(rows: int) -> list[NDArray[Any]]:
+    return [np.empty(rows, np.float64), np.empty(rows, np.int32), np.empty(rows, np.int32)]
 
 
 class _Checker:
