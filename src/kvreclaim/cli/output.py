@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from os import PathLike
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +57,11 @@ def emit_json(json: str | None, value: Any) -> None:
 def printable(text: str) -> str:
     """Return text on one line, with escapes for what would steer the terminal or can't be encoded."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def wrote(path: str | PathLike[str], what: str) -> str:
+    """Return the line that says what was written where."""
+    return f"wrote {printable(os.fspath(path))}: {what}"
 
 
 def plain_table(title: str, caption: str | None = None) -> Table:
