@@ -58,5 +58,6 @@ def test_bad_input(advise):
     refused(advise("--matters", "speed"), "module:function")
     refused(advise("--matters", "no_such:thing"), "can't be imported")
     refused(advise("--block-size", 64), "in whole blocks of 64")
+    refused(advise("--block-size", 48), "in whole blocks of 48")  # nothing was measured, so nothing is bound
     refused(advise("--copy-budget", 2), "copy_budget")
     refused(advise("--blocks", 0), "ratio")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from math import log
 from typing import Any
 
@@ -110,8 +111,7 @@ def evaluated_losses(losses: Losses, evaluation: Evaluation) -> list[Figures]:
         return found | {policy: loss(cache, losses.mask(prompt, policy)) for policy in losses.plan.policies}
 
     return [
-        losses.saved(f"evaluated-{prompt.name}", lambda prompt=prompt: evaluated(prompt))  # type: ignore[misc]
-        for prompt in losses.plan.prompts
+        losses.saved(f"evaluated-{prompt.name}", partial(evaluated, prompt)) for prompt in losses.plan.prompts
     ]
 
 
@@ -141,10 +141,7 @@ def retrieval_losses(losses: Losses, text: str) -> list[Figures]:
             found = {**found, name: own.solved}
         return {name: {"loss": float(not solved)} for name, solved in found.items()}
 
-    trials = [
-        losses.saved(f"trial-{number}", lambda number=number: tried(number))  # type: ignore[misc]
-        for number in range(settings.trials)
-    ]
+    trials = [losses.saved(f"trial-{number}", partial(tried, number)) for number in range(settings.trials)]
     solved = [one for one in trials if one]
     if not solved:
         raise InputError(

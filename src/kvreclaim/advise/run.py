@@ -15,7 +15,7 @@ from kvreclaim.advise.rows import Advice, AdviceRow, rows_of
 from kvreclaim.advise.settings import CONTINUATION, RETRIEVAL, AdviceSettings, candidates
 from kvreclaim.capture import models
 from kvreclaim.capture.inside.checks import check_length
-from kvreclaim.capture.measure.cells import Cells
+from kvreclaim.capture.measure.cells import CELLS, Cells
 from kvreclaim.capture.measure.maps import block_maps
 from kvreclaim.capture.measure.plan import Plan, check_policies
 from kvreclaim.capture.measure.prompts import cut_prompts, read_texts, topics_text
@@ -73,7 +73,10 @@ def advise(
     prompts = cut_prompts(texts, tokenizer, settings.prompts, settings.context, settings.next_tokens)
     plan = Plan(settings.model, policies, (settings.ratio,), prompts, target=None)
     geometry = models.served_geometry(settings.model, model)
-    folder.begin_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)
+    if (folder.path / CELLS).exists():
+        folder.begin_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)
+    else:  # a run that ended before its first result binds none
+        folder.write_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)
     _measure(plan, folder, model, tokenizer, workers, progress)
     losses = Losses(plan, folder, model, tokenizer, settings)
     with one_thread():

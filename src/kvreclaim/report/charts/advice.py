@@ -37,7 +37,10 @@ def tradeoff(table: pl.DataFrame, loss_title: str, width: Width, theme: Theme) -
     )
     rows = pl.concat([line, dots])
     x = Axis("Memory that comes back (share of the KV cache)", domain=(-0.02, 1.0))
-    y = Axis(loss_title)
+    losses = table["mean"].to_list()
+    least, most = min(losses), max(losses)
+    margin = 0.08 * (most - least) or 0.5
+    y = Axis(loss_title, domain=(least - margin, most + margin))
     also = [("Pairs copied", "copied")]
     return lines(rows, x, y, width, theme, x_name="Comes back", y_name="Loss", also=also)
 

@@ -32,7 +32,7 @@ def build(folder: Folder) -> Section:
         provenance=folder.made("Measured"),
         prose=(
             f"Candidates for {str(asked['model']).rpartition('/')[2]}, {prompts} prompts of "
-            f"{int(asked['context']):,} tokens: each evicts to ratio {number(float(asked['ratio']))}. What "
+            f"{int(asked['context']):,} tokens: each evicts to ratio {float(asked['ratio']):g}. What "
             f"comes back is counted in blocks of {asked['block_size']} ({tables}), with at most "
             f"{charts.copied_text(float(asked['copy_budget']))} of the KV pairs copied.",
             "What decides for all heads of a table together gives the memory back, and pays for it in "
@@ -153,7 +153,7 @@ def _key_numbers(table: pl.DataFrame, prompts: int) -> tuple[KeyNumber, ...]:
         KeyNumber(
             f"{100 * row['physical_reclaim']:.1f} %",
             f"of the KV memory back with {charts.copied_text(row['moved_fraction'])} of the pairs copied, at "
-            f"{number(row['kl_ratio_to_snapkv'])} times SnapKV's KL: {label(series)}",
+            f"{row['kl_ratio_to_snapkv']:.2f} times SnapKV's KL: {label(series)}",
             f"measured, n = {prompts}",
         ),
     )
