@@ -87,8 +87,6 @@ SERIES: Mapping[str, Series] = {
     # under traffic
     "traffic-full": Series("Full cache", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
     "as given": Series("As given", "#1b86ea", "#4aa8fb"),
-    "fp8": Series("FP8 cache", "#840f42", "#e0246c", "diamond", (7, 3)),
-    "int8": Series("INT8 cache", "#840f42", "#e0246c", "diamond", (2, 3)),
     "per-head": Series("Each head its own", "#c98408", "#f8d252", "triangle-up"),
     # pages
     "page-returned": Series("Returned to the GPU", "#1b86ea", "#4aa8fb"),
