@@ -141,7 +141,7 @@ class SharedScheduler(Scheduler):
         before = list(table)
         event = super()._evict(live, scheduled)
         self._rule = rule
-        if event is not None:
+        if event is not None and event.slots_left < event.slots:
             for block in before[stays:]:
                 if block in self.pool.hash_of:
                     del self.pool.holder[self.pool.hash_of.pop(block)]
