@@ -53,7 +53,7 @@ def test_received_attention_is_the_matrix_summed_over_its_queries(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scoring, "QUERY_TILE", tiles[0])
         patch.setattr(scoring, "KEY_TILE", tiles[1])
-        scoring.add_received_attention(received, queries, at, keys, positions, seen, SCALE)
+        scoring.add_received_attention(received, queries, at, keys.transpose(1, 2), positions, seen, SCALE)
     expected = 1 + dense(queries, at, keys, positions, seen).sum(2).mean(1)
     torch.testing.assert_close(received.double(), expected, rtol=1e-4, atol=1e-5)
 
@@ -61,7 +61,7 @@ def test_received_attention_is_the_matrix_summed_over_its_queries(
 @given(st.integers(0, 20), st.booleans())
 def test_window_attention_is_the_mean_over_its_queries(seed, shuffled):
     queries, at, keys, _, positions, seen = drawn(seed, 40, 6, shuffled, 0.3)
-    found = scoring.window_attention(queries, at, keys, positions, seen, SCALE)
+    found = scoring.window_attention(queries, at, keys.transpose(1, 2), positions, seen, SCALE)
     expected = dense(queries, at, keys, positions, seen).mean(2)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
 
@@ -69,7 +69,7 @@ def test_window_attention_is_the_mean_over_its_queries(seed, shuffled):
 @given(st.integers(0, 20), st.integers(1, 12))
 def test_masked_attention_is_the_matrix_times_the_values(seed, new):
     queries, at, keys, values, positions, seen = drawn(seed, 30, new, dropped=0.5)
-    found = scoring.masked_attention(queries, keys, values, seen, SCALE)
+    found = scoring.masked_attention(queries, keys.transpose(1, 2), values, seen, SCALE)
     expected = dense(queries, at, keys, positions, seen) @ values.double()[:, None]
     expected = expected.permute(2, 0, 1, 3).reshape(new, -1, WIDTH)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
@@ -79,7 +79,7 @@ def test_a_row_s_cache_is_moved_as_planned():
     generator = np.random.default_rng(0)
     cache = torch.from_numpy(generator.random((9, KV_HEADS, 4, 2 * WIDTH), np.float32))
     layer, row = LayerCache(cache), torch.tensor([7, 2, 5])
-    keys, values = layer.keys(row, 11).clone(), layer.values(row, 11).clone()
+    keys, values = layer.keys(row, 11).transpose(1, 2).clone(), layer.values(row, 11).clone()
     keep = generator.random((1, KV_HEADS, 11)) < 0.5
     keep[..., 0] = True
     plan = plan_row(keep, 4, "pack")
@@ -88,7 +88,7 @@ def test_a_row_s_cache_is_moved_as_planned():
     staying = row[torch.from_numpy(plan.blocks)]
     for head in range(KV_HEADS):
         for before, after in (
-            (keys, layer.keys(staying, plan.held)),
+            (keys, layer.keys(staying, plan.held).transpose(1, 2)),
             (values, layer.values(staying, plan.held)),
         ):
             alive = after[head][torch.from_numpy(plan.live[0, head])]

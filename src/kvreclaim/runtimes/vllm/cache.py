@@ -50,9 +50,9 @@ class LayerCache:
         self.pair_bytes = both * cache.element_size()
 
     def keys(self, blocks: Tensor, slots: int) -> Tensor:
-        """Return the keys ``[kv_heads, slots, head_dim]`` in the first slots of some blocks, copied."""
-        found: Tensor = self._keys[blocks].permute(1, 0, 3, 2).reshape(self.kv_heads, -1, self.head_dim)
-        return found[:, :slots]
+        """Return the keys ``[kv_heads, head_dim, slots]`` in the first slots of some blocks, copied."""
+        found: Tensor = self._keys[blocks].permute(1, 2, 0, 3).reshape(self.kv_heads, self.head_dim, -1)
+        return found[..., :slots]
 
     def values(self, blocks: Tensor, slots: int) -> Tensor:
         """Return the values ``[kv_heads, slots, head_dim]`` in the first slots of some blocks, copied."""
@@ -85,7 +85,7 @@ class LayerCache:
         slots = torch.arange(self.block_size, 2 * self.block_size)
         layer.impl.do_kv_cache_update(layer, key, value, scratch, slots)
         seen, second = LayerCache(scratch), torch.tensor([1])
-        same = torch.equal(seen.keys(second, self.block_size), key.transpose(0, 1))
+        same = torch.equal(seen.keys(second, self.block_size), key.permute(1, 2, 0))
         if not same or not torch.equal(seen.values(second, self.block_size), value.transpose(0, 1)):
             raise InputError(
                 f"the KV cache of {scratch.dtype} on this CPU (kernel {getattr(layer, 'isa', '?')}) has a "

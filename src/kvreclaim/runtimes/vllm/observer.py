@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,7 +94,7 @@ class LayerHook:
         if kind not in (WINDOW, LAST):
             return torch.zeros(self.cache.kv_heads, slots)
         queries, at = state.latest_queries(self.layer)
-        positions = torch.from_numpy(state.positions_at(computed)[self.layer].astype(np.int64))
+        positions = state.positions_in(self.layer, computed)
         keys, seen = self.cache.keys(blocks, slots), state.seen_at(self.layer, computed)
         weights = window_attention(queries, at, keys, positions, seen, self.scale)
         if kind == LAST:

@@ -79,6 +79,12 @@ class RowState:
             [self.positions, np.broadcast_to(latest, (*self.live.shape[:2], len(latest)))], -1
         )
 
+    def positions_in(self, layer: int, computed: int) -> Tensor:
+        """Return the token in each slot of a layer, int64 ``[kv_heads, filled]``; ``[1, filled]`` for all."""
+        if self.event == 0:
+            return torch.arange(computed)[None]
+        return torch.from_numpy(self.positions_at(computed)[layer].astype(np.int64))
+
     def live_at(self, computed: int) -> NDArray[np.bool_]:
         """Return who is live, ``[layers, kv_heads, filled]``."""
         return np.pad(self.live, [(0, 0), (0, 0), (0, self._newer(computed))], constant_values=True)

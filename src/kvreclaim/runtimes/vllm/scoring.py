@@ -1,6 +1,6 @@
 """Scores of KV pairs from the queries and keys of the engine, never as a tokens x tokens matrix.
 
-Queries are ``[n, heads, head_dim]`` as attention gets them, keys ``[kv_heads, slots, head_dim]`` as they lie
+Queries are ``[n, heads, head_dim]`` as attention gets them, keys ``[kv_heads, head_dim, slots]`` as they lie
 in the cache, in any order: positions say what may see what. Keys are cached rotated, so that nothing needs
 rotating here.
 """
@@ -33,7 +33,7 @@ def window_attention(
         ``[n, heads, head_dim]`` and ``[n]``: few, such as SnapKV's window (arXiv 2404.14469) or TOVA's last
         one (arXiv 2401.06104).
     keys, key_positions
-        ``[kv_heads, slots, head_dim]`` and ``[kv_heads, slots]`` or ``[1, slots]``.
+        ``[kv_heads, head_dim, slots]`` and ``[kv_heads, slots]`` or ``[1, slots]``.
     seen
         bool ``[kv_heads, slots]``: pairs that attention sees; None for all.
     scale
@@ -62,7 +62,7 @@ def add_received_attention(
         at = query_positions[queried]
         reached = [
             tile
-            for tile in _tiles(keys.shape[1], KEY_TILE)
+            for tile in _tiles(keys.shape[2], KEY_TILE)
             if int(key_positions[:, tile].min()) <= int(at.max())
         ]
         logits = _tile_logits(queries[queried], at, keys, key_positions, seen, scale, reached[0])
@@ -84,13 +84,13 @@ def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor
     queries
         ``[n, heads, head_dim]``: of the last n slots, which come one after the other.
     keys, values
-        ``[kv_heads, slots, head_dim]``.
+        ``[kv_heads, head_dim, slots]`` and ``[kv_heads, slots, head_dim]``.
     seen
         bool ``[kv_heads, slots]``.
     scale
         Factor on the dot products.
     """
-    kv_heads, slots, width = keys.shape
+    kv_heads, width, slots = keys.shape
     new = len(queries)
     places = torch.arange(slots)
     logits = _logits(queries, places[slots - new :], keys, places.expand(kv_heads, slots), seen, scale)
@@ -100,7 +100,7 @@ def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor
 
 def key_norms(keys: Tensor) -> Tensor:
     """Return each key's length, float32 ``[kv_heads, slots]``: Knorm drops the longest (arXiv 2406.11430)."""
-    lengths: Tensor = torch.linalg.vector_norm(keys.float(), dim=-1)
+    lengths: Tensor = torch.linalg.vector_norm(keys.float(), dim=1)
     return lengths
 
 
@@ -113,15 +113,20 @@ def _logits(
     scale: float,
 ) -> Tensor:
     """Return float32 ``[kv_heads, group, n, slots]``, minus infinity where a query does not look."""
-    kv_heads = keys.shape[0]
-    count, _, width = queries.shape
+    kv_heads, width, slots = keys.shape
+    count = len(queries)
     by_head = queries.float().view(count, kv_heads, -1, width).permute(1, 2, 0, 3)
-    logits = (by_head.reshape(kv_heads, -1, width) * scale) @ keys.float().transpose(1, 2)
-    logits = logits.view(kv_heads, -1, count, keys.shape[1])
-    hidden = key_positions[:, None, None, :] > query_positions[:, None]
+    logits = (by_head.reshape(kv_heads, -1, width) * scale) @ keys.float()
+    logits = logits.view(kv_heads, -1, count, slots)
+    hidden = key_positions[:, None, :] > query_positions[:, None]
     if seen is not None:
-        hidden = hidden | ~seen[:, None, None, :]
-    return logits.masked_fill_(hidden, -torch.inf)
+        hidden = hidden | ~seen[:, None, :]
+    # Most slots are seen by all queries, and what is not lies together: the rest is left alone.
+    somewhere = hidden.flatten(0, 1).any(0).nonzero()
+    if len(somewhere):
+        part = slice(int(somewhere[0]), int(somewhere[-1]) + 1)
+        logits[..., part].masked_fill_(hidden[:, None, :, part], -torch.inf)
+    return logits
 
 
 def _tile_logits(
@@ -134,7 +139,7 @@ def _tile_logits(
     tile: slice,
 ) -> Tensor:
     looked = None if seen is None else seen[:, tile]
-    return _logits(queries, query_positions, keys[:, tile], key_positions[:, tile], looked, scale)
+    return _logits(queries, query_positions, keys[..., tile], key_positions[:, tile], looked, scale)
 
 
 def _tiles(length: int, size: int) -> Iterator[slice]:

@@ -53,23 +53,18 @@ def select(
     event
         Evictions from this request before: random draws anew for each.
     """
+    if live.all() and (positions[..., 1:] > positions[..., :-1]).all():  # as before any pack
+        return _chosen(options, _finished(options, scores, live), live, block_size, event)
     order = np.argsort(np.where(live, positions, np.iinfo(np.int32).max), axis=-1, kind="stable")
-    living = int(live.sum(axis=-1).max())
-    order = order[..., :living]
-    there = np.take_along_axis(live, order, axis=-1)
-    ordered = _finished(options, np.take_along_axis(scores, order, axis=-1), there)
-    if options.policy == "block-wise":
-        finished = np.zeros(scores.shape, np.float32)
-        np.put_along_axis(finished, order, ordered, axis=-1)
-        return (
-            BlockWise().select(finished, _budget(options, living), BlockLayout(block_size=block_size)).array
-        )
-    if options.policy in UNEQUAL:
-        chosen = _UNEQUAL[options.policy](options, ordered, there)
-    else:
-        chosen = _policy(options, event).select(ordered, _budget(options, living)).array
+    order = order[..., : int(live.sum(axis=-1).max())]
+    ordered, there = np.take_along_axis(scores, order, axis=-1), np.take_along_axis(live, order, axis=-1)
+    finished = _finished(options, ordered, there)
+    if options.policy == "block-wise":  # blocks are of slots, not of tokens
+        by_slot = np.zeros(scores.shape, np.float32)
+        np.put_along_axis(by_slot, order, finished, axis=-1)
+        return _chosen(options, by_slot, live, block_size, event)
     keep = np.zeros(live.shape, np.bool_)
-    np.put_along_axis(keep, order, chosen & there, axis=-1)
+    np.put_along_axis(keep, order, _chosen(options, finished, there, block_size, event), axis=-1)
     return keep
 
 
@@ -107,6 +102,16 @@ def _protect(scores: Floats, there: Bools, latest: int) -> Floats:
     """Give each head's latest pairs more than any other has."""
     left = np.cumsum(there[..., ::-1], axis=-1)[..., ::-1]
     return np.where(there & (left <= latest), scores.max() + 1.0, scores).astype(np.float32)
+
+
+def _chosen(options: Options, scores: Floats, there: Bools, block_size: int, event: int) -> Bools:
+    """Return what survives of the pairs that are there, by finished scores."""
+    budget = _budget(options, scores.shape[-1])
+    if options.policy in UNEQUAL:
+        return _UNEQUAL[options.policy](options, scores, there)
+    if options.policy == "block-wise":
+        return BlockWise().select(scores, budget, BlockLayout(block_size=block_size)).array
+    return _policy(options, event).select(scores, budget).array & there
 
 
 def _budget(options: Options, living: int) -> int:
