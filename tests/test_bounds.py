@@ -238,6 +238,7 @@ class TestMoves:
         (lambda: bounds.single_hole_slots_per_move(1), "block_size is 1: pass at least 2"),
         (lambda: bounds.rice_gap(16, 0.0), "smoothing is 0.0: pass a finite number greater than 0"),
         (lambda: bounds.poisson_interval(-1), "count is -1"),
+        (lambda: bounds.poisson_interval(10**30), "count is 1000000000000000000000000000000, the limit is"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -127,10 +127,12 @@ def test_files_that_are_no_keep_masks(folder, name):
         ([], ["FILE"]),
         (["none.npz"], ["none.npz", "no such file"]),
         (["."], ["is a directory"]),
+        ([""], ["'' names no file"]),
+        ([f"{'a' * 300}.npz"], ["File name too long"]),
         (["good.npz", "--block-size", "0"], ["0", "at least 1"]),
         (["good.npz", "--block-size", "-16"], ["-16", "at least 1"]),
-        (["good.npz", "--block-size", "many"], ["--block-size", "integer"]),
-        (["good.npz", "--block-size", "1.5"], ["--block-size", "integer"]),
+        (["good.npz", "--block-size", "many"], ["--block-size is 'many': pass a whole number"]),
+        (["good.npz", "--block-size", "1.5"], ["--block-size is '1.5': pass a whole number"]),
         (["good.npz", "--block-size", "9" * 30], ["block_size", "at most 2147483647"]),
         (["good.npz", "--block-tables", "per-head"], ["per-head", "per_head"]),
         (["good.npz", "--runtime", "llama.cpp"], ["llama.cpp", "vllm"]),
@@ -218,9 +220,9 @@ def test_a_refused_second_run_leaves_the_first_ones_files(folder):
         (["--ratio", "-0.1"], ["ratio", "-0.1"]),
         (["--ratio", "nan"], ["ratio", "nan"]),
         (["--ratio", "inf"], ["ratio", "inf"]),
-        (["--ratio", "half"], ["--ratio"]),
+        (["--ratio", "half"], ["--ratio is 'half': pass a number"]),
         (["--block-size", "0"], ["block_size", "0"]),
-        (["--block-size", "9" * 30], ["--block-size", "4096"]),
+        (["--block-size", "9" * 30], ["--block-size is ", "pass at most 4096"]),
         (["--tokens", "0"], ["tokens", "0"]),
         (["--heads", "0"], ["heads", "0"]),
         (["--layers", "-1"], ["layers", "-1"]),
@@ -248,6 +250,8 @@ def test_options_of_bound(folder, arguments, words):
         (["page", "none"], ["none"]),
         (["page", "good.npz"], ["good.npz"]),
         (["page", "."], ["run.json"]),
+        (["page", "none", "--out", "."], ["can't be written"]),
+        (["page", "none", "--out", "none/x.html"], ["can't be written"]),
     ],
 )
 def test_options_of_the_study_and_the_page(folder, arguments, words):
@@ -272,3 +276,46 @@ def test_bad_metadata_in_a_file(folder):
         folder / "bad.npz", a=GOOD, __kvreclaim__=np.frombuffer(json.dumps(header).encode(), np.uint8)
     )
     refused(call("audit", "bad.npz"), "ratio", "1.5")
+
+
+def test_no_output_replaces_an_input(folder):
+    before = (folder / "good.npz").read_bytes()
+    (folder / "link.npz").symlink_to("good.npz")
+    for json_file in ("good.npz", "./good.npz", folder / "good.npz", "link.npz"):
+        refused(call("audit", "good.npz", "--json", json_file, "--out", "out"), "is what this command reads")
+    assert names() == ["good.npz", "link.npz"]
+    assert (folder / "good.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["audit.csv", "run.json", "audit.json", "../out/interactive_data.json", "."])
+def test_json_replaces_no_result_of_its_own_command(folder, name):
+    (folder / "out").mkdir()
+    refused(call("audit", "good.npz", "--out", "out", "--json", f"out/{name}"))
+    refused(call("reproduce", "--out", "out", "--json", f"out/{name}"))
+    assert names("out") == []
+    assert call("audit", "good.npz", "--out", "out", "--json", "out/mine.json").status == 0
+    assert call("audit", "good.npz", "--out", "out", "--json", "out/mine.json").status == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "audit.csv", "interactive_data.json", "notes.txt", "figures/a.svg"]
+)
+def test_a_page_replaces_nothing_of_a_results_folder_but_a_page(folder, name):
+    call("audit", "good.npz", "--out", "out")
+    (folder / "out" / "notes.txt").write_text("mine")
+    (folder / "out" / "figures").mkdir()
+    before = {path: path.read_bytes() for path in (folder / "out").iterdir() if path.is_file()}
+    refused(call("page", "out", "--out", f"out/{name}"), "is what this command reads")
+    assert {path: path.read_bytes() for path in (folder / "out").iterdir() if path.is_file()} == before
+    assert call("page", "out", "--out", "out/index.html").status == 0
+    assert call("page", "out", "--out", "out/index.html").status == 0
+
+
+def test_results_replace_no_text_that_is_measured(folder):
+    (folder / "out").mkdir()
+    (folder / "out" / "measured.csv").write_text("a text")
+    refused(
+        call("measure", "--model", "none", "--text", "out/measured.csv", "--out", "out"),
+        "would replace out/measured.csv",
+    )
+    assert (folder / "out" / "measured.csv").read_text() == "a text"

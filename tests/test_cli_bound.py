@@ -142,3 +142,7 @@ def test_json_to_a_file_leaves_the_table_on_stdout(tmp_path):
     answer = call("bound", "--json", tmp_path / "bound.json")
     assert (answer.status, answer.err, answer.out) == (0, "", call("bound").out)
     assert (tmp_path / "bound.json").read_text() == call("bound", "--json", "-").out
+
+
+def test_one_token_is_one_token():
+    assert call("bound", "--tokens", "1").out.startswith("50% of 1 token evicted, blocks of 16")

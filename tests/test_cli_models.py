@@ -46,3 +46,10 @@ def test_fetch_says_what_is_wrong_in_one_line(tmp_path):
     done = kvreclaim("models", "fetch", "smollm3", folder=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "kvreclaim: no model 'smollm3' to fetch: pass one of smollm2-135m, gemma-3-270m\n"
+
+
+def test_the_list_breaks_no_name_at_80_columns(tmp_path):
+    done = kvreclaim("models", "list", folder=tmp_path)
+    for model in MODELS:
+        assert any(model.name in line and model.hub_id in line for line in done.stdout.splitlines())
+    assert max(map(len, done.stdout.splitlines())) <= 80

@@ -116,8 +116,9 @@ def test_a_file_name_that_is_not_unicode(folder):
         np.save(file, alive(64, slice(0, 16)))
     answer = run("audit", name, "--json", "-", "--out", "out")
     assert answer.status == 0
-    assert json.loads(answer.out)[0]["file"] == name
-    assert json.loads((folder / "out" / "audit.json").read_text())[0]["file"] == name
+    escaped = r"m\udcff.npy"  # as text: half a character in JSON is what most programs refuse to read
+    assert json.loads(answer.out)[0]["file"] == escaped
+    assert json.loads((folder / "out" / "audit.json").read_text())[0]["file"] == escaped
     assert r"m\udcff" in answer.err
     refused(run("audit", os.fsdecode(b"\xff.npz")), r"\udcff.npz: no such file")
 
@@ -196,3 +197,18 @@ def test_ctrl_c_in_a_terminal_reaches_all_processes_and_is_one_line(folder, seco
     while in_group(process.pid) and time.monotonic() < last:  # the tracker ends when its pipe does
         time.sleep(0.01)
     assert in_group(process.pid) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_stderr_leaves_the_exit_status(folder):
+    with Path("/dev/full").open("w") as full:
+        assert run("audit", "none.npz", stderr=full).status == 2
+
+
+def test_what_was_written_is_named_on_one_line_without_what_steers_a_terminal(folder):
+    name = "red\x1b[31m\nblue"
+    call("audit", "m.npz", "--out", "audited")
+    for command in (["audit", "m.npz", "--out", name], ["page", "audited", "--out", f"{name}.html"]):
+        (line,) = [line for line in call(*command).out.splitlines() if line.startswith("wrote")]
+        assert "red\\x1b[31m\\nblue" in line
+        assert line.isprintable()

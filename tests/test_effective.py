@@ -51,3 +51,11 @@ def test_against_the_definition(data, keep, block_size, kind):
 def test_groups_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="groups must hold each"):
         effective_mask(np.ones((2, 1, 4), bool), BlockLayout(2, groups=(LayerGroup((0,)),)))
+
+
+def test_a_block_larger_than_memory():
+    """The tables of a mask have no more slots than it has tokens, whatever the size of a block."""
+    keep = np.zeros((8, 8, 100), bool)
+    keep[3, 2, 7] = True
+    held = effective_mask(keep, BlockLayout(2**31 - 1, "per_head")).array
+    assert held.all(axis=2).tolist() == keep.any(axis=2).tolist() == held.any(axis=2).tolist()

@@ -215,3 +215,75 @@ def test_what_cannot_be_saved(tmp_path):
     with pytest.raises(InputError, match="can't be written"):
         mask.save(tmp_path / "no" / "m.npz")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("masks", [None, 3, "ab", [np.ones(4, bool)], np.ones((2, 4), bool)])
+def test_what_is_no_list_of_masks(tmp_path, masks):
+    with pytest.raises(InputError, match="where a KeepMask is needed"):
+        save_keep_masks(tmp_path / "m.npz", masks)
+
+
+@pytest.mark.parametrize("metadata", [None, {"policy": "a"}])
+def test_what_is_no_metadata(metadata):
+    with pytest.raises(InputError, match="pass a MaskMetadata"):
+        KeepMask(np.ones(4, bool), "a", metadata)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"m.npz", ""])
+def test_what_is_no_path(path):
+    with pytest.raises(InputError, match="names no file"):
+        KeepMask.load(path)
+    with pytest.raises(InputError, match="names no file"):
+        KeepMask(np.ones(4, bool)).save(path)
+
+
+def test_a_name_too_long_for_the_file_system(tmp_path):
+    with pytest.raises(InputError, match="File name too long"):
+        KeepMask.load(tmp_path / f"{'a' * 300}.npz")
+
+
+UNSTORABLE = ["nul\0", "half \udcff", "long" * 20_000]
+
+
+@pytest.mark.parametrize("kind", [".npz", ".safetensors"])
+@pytest.mark.parametrize("name", [*UNSTORABLE, "__kvreclaim__"])
+def test_names_that_a_file_cannot_give_back(tmp_path, kind, name):
+    with pytest.raises(InputError, match=r"can't hold the name|none of them named"):
+        KeepMask(np.ones(4, bool), name).save(tmp_path / f"m{kind}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_name_that_safetensors_reserve(tmp_path):
+    mask = KeepMask(np.ones(4, bool), "__metadata__")
+    with pytest.raises(InputError, match="none of them named __kvreclaim__ or __metadata__"):
+        mask.save(tmp_path / "m.safetensors")
+    mask.save(tmp_path / "m.npz")
+    assert KeepMask.load(tmp_path / "m.npz").name == "__metadata__"
+
+
+def test_an_array_of_an_empty_name_among_others(tmp_path):
+    np.savez(tmp_path / "m.npz", **{"": np.ones(4, bool), "b": np.ones(4, bool)})
+    assert [mask.name for mask in load_keep_masks(tmp_path / "m.npz")] == ["mask", "b"]
+
+
+@pytest.mark.parametrize("names", [("a.npy", "a.npy"), ("a.npy", "a"), (".npy", "mask.npy")])
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_two_arrays_of_one_name_are_refused(tmp_path, names):
+    array = io.BytesIO()
+    np.save(array, np.ones(4, bool))
+    with zipfile.ZipFile(tmp_path / "m.npz", "w") as archive:
+        for name in names:
+            archive.writestr(name, array.getvalue())
+    with pytest.raises(InputError, match=r"m\.npz: holds two arrays of the name") as caught:
+        load_keep_masks(tmp_path / "m.npz")
+    assert "not a whole" not in str(caught.value)
+
+
+def test_bytes_that_are_no_array_are_not_called_a_pickle(tmp_path):
+    (tmp_path / "m.npy").write_bytes(np.random.default_rng(0).bytes(200))
+    with pytest.raises(InputError, match="does not begin as a NumPy array does"):
+        load_keep_masks(tmp_path / "m.npy")
+    header = b"{'descr': '|b1', 'fortran_order': False, 'shape': f()}".ljust(117) + b"\n"
+    (tmp_path / "m.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    with pytest.raises(InputError, match="its header is damaged"):
+        load_keep_masks(tmp_path / "m.npy")

@@ -140,3 +140,9 @@ def test_to_dict_is_json_and_the_notebook_view_escapes():
     assert json.loads(json.dumps(found.to_dict()))["compaction"]["min_blocks"] == 1
     assert "<script>" not in found._repr_html_()
     assert "&lt;script&gt;" in found._repr_html_()
+
+
+@pytest.mark.parametrize("geometry", ["llama-3-8b", 16, {}])
+def test_a_geometry_that_is_none(geometry):
+    with pytest.raises(InputError, match=r"geometry is .*: pass a KVGeometry"):
+        audit(np.ones(32, bool), BlockLayout(), geometry)

@@ -1,11 +1,23 @@
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import keep_arrays
 
-from kvreclaim import BlockLayout, InputError, occupancy
-from kvreclaim.layout import LayerGroup
+from kvreclaim import (
+    BlockLayout,
+    InputError,
+    KeepMask,
+    audit,
+    load_keep_masks,
+    occupancy,
+    plan_compaction,
+    save_keep_masks,
+)
+from kvreclaim.effective import effective_mask
+from kvreclaim.layout import BLOCK_TABLES, LayerGroup
 from kvreclaim.occupancy import live_tokens
 
 
@@ -59,8 +71,6 @@ def test_live_tokens_are_the_union():
 
 
 def live_tokens_of(keep, block_tables):
-    from kvreclaim import KeepMask
-
     return live_tokens(KeepMask(keep), BlockLayout(16, block_tables))
 
 
@@ -80,3 +90,50 @@ def test_bad_layer_groups():
         LayerGroup((1, 1))
     with pytest.raises(InputError, match="two layer groups"):
         BlockLayout(16, "shared", (LayerGroup((0, 1)), LayerGroup((1,))))
+
+
+@given(keep_arrays(), st.sampled_from(list(permutations(range(3)))), st.data())
+def test_the_order_of_a_mask_in_memory_does_not_matter(keep, axes, data):
+    """Every order of the axes in memory, every other element, backwards: the same mask, the same figures."""
+    steps = tuple(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))) for _ in axes)
+    laid = np.asarray(keep.transpose(axes), order="C").transpose(np.argsort(axes))[steps]
+    plain = np.ascontiguousarray(laid)
+    layout = BlockLayout(
+        data.draw(st.sampled_from([1, 3, 8, 16, 32, 64])), data.draw(st.sampled_from(BLOCK_TABLES))
+    )
+    assert np.array_equal(occupancy(laid, layout), occupancy(plain, layout))
+    assert audit(laid, layout) == audit(plain, layout)
+    assert np.array_equal(effective_mask(laid, layout).array, effective_mask(plain, layout).array)
+    moves, plain_moves = plan_compaction(laid, layout), plan_compaction(plain, layout)
+    assert np.array_equal(moves.source_slot, plain_moves.source_slot)
+    assert np.array_equal(moves.freed_blocks, plain_moves.freed_blocks)
+
+
+@pytest.mark.parametrize("ending", [".npz", ".npy"])
+def test_a_file_in_the_order_of_fortran(tmp_path, ending):
+    keep = np.asfortranarray(np.random.default_rng(0).random((4, 2, 64)) < 0.1)
+    save_keep_masks(tmp_path / f"m{ending}", [KeepMask(keep, "m")])
+    read = load_keep_masks(tmp_path / f"m{ending}")[0]
+    assert read.array.flags.f_contiguous
+    assert occupancy(read, BlockLayout(16, "per_layer")).tolist() == [
+        by_hand(layer.any(axis=0), 16) for layer in keep
+    ]
+
+
+@pytest.mark.parametrize("layout", [16, None, "shared"])
+@pytest.mark.parametrize("count", [occupancy, audit, effective_mask, plan_compaction])
+def test_a_layout_that_is_none(count, layout):
+    with pytest.raises(InputError, match=r"layout is .*: pass a BlockLayout"):
+        count(np.ones((2, 2, 32), bool), layout)
+
+
+@pytest.mark.parametrize("groups", [(1, 2), None, "ab", 7, (LayerGroup((0,)), None)])
+def test_groups_that_are_none(groups):
+    with pytest.raises(InputError, match=r"groups are .*: pass a tuple of LayerGroup"):
+        BlockLayout(groups=groups)
+
+
+@pytest.mark.parametrize("layers", ["ab", None, (0.5,), (True,), (-1,), 3, ()])
+def test_layers_that_are_none(layers):
+    with pytest.raises(InputError, match="layer ind"):
+        LayerGroup(layers)

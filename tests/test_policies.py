@@ -298,3 +298,12 @@ def test_bad_input_gets_one_clear_line(refused, says: str) -> None:  # type: ign
     with pytest.raises(InputError, match=says.replace("(", r"\(").replace(")", r"\)")) as error:
         refused()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["block-wise", "reclaimability-aware"])
+def test_blocks_larger_than_memory(name: str) -> None:
+    scores = np.random.default_rng(0).random((4, 4, 40))
+    found, one_block = (
+        policies.get(name).select(scores, 10, BlockLayout(size, PER_HEAD)).array for size in (2**31 - 1, 40)
+    )
+    assert np.array_equal(found, one_block)

@@ -159,6 +159,10 @@ def test_a_pool_needs_blocks_of_some_size():
         (lambda pool: pool.evict("a", [True] * 5), "keep for request 'a': pass 6 booleans"),
         (lambda pool: pool.evict("a", [1] * 6), "keep for request 'a': pass 6 booleans"),
         (lambda pool: pool.evict("a", [[True] * 6]), "keep for request 'a': pass 6 booleans"),
+        (lambda pool: pool.evict("a", [[True], [True, False]]), "keep for request 'a': pass 6 booleans"),
+        (lambda pool: pool.allocate([], 1), "[] can't name a request"),
+        (lambda pool: pool.free({}), "{} can't name a request"),
+        (lambda pool: pool.admit(["b"]), "requests must map each new request to its tokens"),
         (lambda pool: pool.free("b"), "request 'b' is not in the pool"),
         (lambda pool: pool.block_table("b"), "request 'b' is not in the pool"),
         (lambda pool: pool.length("b"), "request 'b' is not in the pool"),
@@ -201,3 +205,16 @@ def test_integrity_names_the_contradiction(damage, message):
     damage(pool)
     with pytest.raises(PoolIntegrityError, match=message):
         pool.check_integrity()
+
+
+def test_a_pool_too_large_to_hold():
+    with pytest.raises(InputError, match="blocks is 2147483648, the most is 16777216"):
+        BlockPool(2**31, 1)
+
+
+def test_numbers_beyond_every_float_and_every_memory():
+    pool = BlockPool(4, 2**31 - 1)
+    assert not pool.can_allocate(10**400)
+    pool.allocate("a", 3)
+    assert pool.evict("a", [True, False, False]).dead_slots == 2
+    assert pool.block_table("a") == (0,)

@@ -26,10 +26,11 @@ def effective_mask(keep: KeepMask | ArrayLike, layout: BlockLayout) -> KeepMask:
     Raises
     ------
     InputError
-        If the mask is not one, or the layout's groups do not fit its layers.
+        If the mask or the layout is not one, or the layout's groups do not fit the mask's layers.
     """
     mask = as_keep_mask(keep)
-    held = np.repeat(occupancy(mask, layout) > 0, layout.block_size, axis=1)[:, : mask.tokens]
+    held = occupancy(mask, layout) > 0
+    held = np.repeat(held, min(layout.block_size, mask.tokens), axis=1)[:, : mask.tokens]
     attended = np.empty(mask.array.shape, np.bool_)
     per_head = attended.reshape(-1, mask.tokens)
     for rows, tokens in zip(layout.rows_of_tables(mask.layers, mask.kv_heads), held, strict=True):

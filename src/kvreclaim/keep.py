@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvreclaim.errors import InputError
-from kvreclaim.maskfile import read_arrays, write_arrays
-from kvreclaim.validate import fraction, positive_int
+from kvreclaim.maskfile import NAMELESS, read_arrays, write_arrays
+from kvreclaim.validate import fraction, positive_int, shown
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class MaskMetadata:
 
 NO_METADATA = MaskMetadata()
 FORMAT = "kvreclaim-keep-masks"
-_NAMELESS = ("mask", "arr_0")  # what `save_keep_masks` and numpy.savez call an array without a name
+_NAMELESS = (NAMELESS, "arr_0")  # what kvreclaim and numpy.savez call an array without a name
 VERSION = 1
 
 
@@ -79,7 +79,7 @@ class KeepMask:
     Raises
     ------
     InputError
-        If the array is empty, of another rank, or not boolean.
+        If the array is empty, of another rank, or not boolean, or name or metadata are not such.
     """
 
     array: NDArray[np.bool_]
@@ -89,6 +89,10 @@ class KeepMask:
     def __init__(self, array: ArrayLike, name: str = "", metadata: MaskMetadata = NO_METADATA) -> None:
         if not isinstance(name, str):
             raise InputError(f"a mask's name must be text, got {name!r}")
+        if not isinstance(metadata, MaskMetadata):
+            raise InputError(
+                f"a mask's metadata are {shown(metadata)}: pass a MaskMetadata, or leave them out"
+            )
         object.__setattr__(self, "array", _as_mask_array(array, name))
         object.__setattr__(self, "name", name)
         object.__setattr__(self, "metadata", metadata)
@@ -180,9 +184,13 @@ def save_keep_masks(path: str | PathLike[str], masks: Sequence[KeepMask]) -> Non
     Raises
     ------
     InputError
-        If the ending is unknown, names are missing or repeat, or the file can't be written.
+        If the ending is unknown, names are missing, repeat or can't stand in a file, or the file can't
+        be written.
     """
-    names = [mask.name for mask in masks] if len(masks) > 1 else [mask.name or _NAMELESS[0] for mask in masks]
+    masks = list(masks) if isinstance(masks, Iterable) else [masks]
+    if strangers := [type(mask).__name__ for mask in masks if not isinstance(mask, KeepMask)]:
+        raise InputError(f"{path}: got {strangers[0]} where a KeepMask is needed; pass a list of them")
+    names = [mask.name for mask in masks] if len(masks) > 1 else [mask.name or NAMELESS for mask in masks]
     if not all(names) or len(set(names)) != len(names):
         raise InputError(f"{path}: each mask needs a name of its own, got {names}")
     described = {name: asdict(mask.metadata) for name, mask in zip(names, masks, strict=True)}

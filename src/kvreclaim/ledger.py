@@ -18,8 +18,9 @@ from kvreclaim.errors import InputError
 from kvreclaim.histogram import fullest_sum, nonempty, total
 from kvreclaim.keep import KeepMask, as_keep_mask
 from kvreclaim.layout.geometry import KVGeometry
-from kvreclaim.layout.tables import BlockLayout
+from kvreclaim.layout.tables import BlockLayout, check_layout
 from kvreclaim.ledger_view import ledger_html
+from kvreclaim.validate import shown
 
 DEFAULT_LAYOUT = BlockLayout()
 
@@ -138,9 +139,10 @@ def audit(
     Raises
     ------
     InputError
-        If the mask is not one, or layout or geometry do not fit it.
+        If mask, layout or geometry is not one, or layout or geometry do not fit the mask.
     """
     mask = as_keep_mask(keep)
+    check_layout(layout)
     pair_bytes = None if geometry is None else _pair_bytes(mask, geometry)
     counts = census(mask, layout)
     blocks_of_table = layout.blocks(mask.tokens)
@@ -203,6 +205,10 @@ def _filled_pairs_held(counts: Census, tokens: int, block_size: int) -> int:
 
 
 def _pair_bytes(mask: KeepMask, geometry: KVGeometry) -> int:
+    if not isinstance(geometry, KVGeometry):
+        raise InputError(
+            f"geometry is {shown(geometry)}: pass a KVGeometry, such as kvreclaim.layout.model('llama-3-8b')"
+        )
     if (mask.layers, mask.kv_heads) == (1, 1):
         return geometry.bytes_per_token
     if (mask.layers, mask.kv_heads) != (geometry.layers, geometry.kv_heads):

@@ -7,21 +7,27 @@ text: in ``.npz`` the UTF-8 bytes of a uint8 array named ``__kvreclaim__``, in `
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Mapping
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.results import write_bytes
+from kvreclaim.validate import shown
 
 HEADER = "__kvreclaim__"
+NAMELESS = "mask"  # what an array without a name is called
 _ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # a fixed date, so that equal masks make equal files
+
+_RESERVED = {".safetensors": {HEADER, "__metadata__"}}
+_LONGEST_NAME = 2**16 - 1 - len(".npy")  # bytes: a zip's entry has 16 bits for their number
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -34,14 +40,20 @@ def read_arrays(path: str | PathLike[str]) -> tuple[str | None, Arrays]:
     InputError
         If the file is missing, a directory, of another kind, truncated, pickled, or holds no array.
     """
-    file = Path(path)
-    if file.is_dir():
+    file = _named(path)
+    try:
+        is_directory, exists = file.is_dir(), file.exists()
+    except OSError as error:  # such as a name that is too long
+        raise InputError(f"{file}: can't be read ({error.strerror})") from error
+    if is_directory:
         raise InputError(f"{file}: is a directory; pass a .npz, .npy or .safetensors file")
     read = _codec(file, _READERS)
-    if not file.exists():
+    if not exists:
         raise InputError(f"{file}: no such file")
     try:
         header, arrays = read(file)
+    except InputError as error:
+        raise InputError(f"{file}: {error}") from error
     except Exception as error:  # the three readers raise a dozen kinds on what is not whole
         raise InputError(f"{file}: {_reason(error)}") from error
     if not arrays:
@@ -55,13 +67,37 @@ def write_arrays(path: str | PathLike[str], header: str, arrays: Arrays) -> None
     Raises
     ------
     InputError
-        If the ending is unknown, there is no array, a name is reserved, or the file can't be written.
+        If the ending is unknown, there is no array, a name is reserved or can't stand in a file, or the file
+        can't be written.
     """
-    file = Path(path)
+    file = _named(path)
     write = _codec(file, _WRITERS)
-    if not arrays or HEADER in arrays:
-        raise InputError(f"{file}: pass at least one mask, none of them named {HEADER}")
+    reserved = _RESERVED.get(file.suffix, {HEADER})
+    if not arrays or reserved & arrays.keys():
+        raise InputError(
+            f"{file}: pass at least one mask, none of them named {' or '.join(sorted(reserved))}"
+        )
+    for name in arrays:
+        if file.suffix != ".npy" and not _storable(name):
+            raise InputError(
+                f"{file}: a file can't hold the name {shown(name)}; pass shorter Unicode text without a NUL"
+            )
     write_bytes(file, write(file, header, arrays))
+
+
+def _named(path: str | PathLike[str]) -> Path:
+    """Return the path of a file; InputError if it is none, or empty."""
+    if not isinstance(path, str | PathLike) or not os.fspath(path):
+        raise InputError(f"{shown(path)} names no file; pass the path of a .npz, .npy or .safetensors file")
+    return Path(path)
+
+
+def _storable(name: str) -> bool:
+    """Return whether files give the name back: it is Unicode, without a NUL, and fits a zip's entry."""
+    try:
+        return "\0" not in name and len(name.encode()) <= _LONGEST_NAME
+    except UnicodeEncodeError:  # half a character: an undecodable byte of a file's name
+        return False
 
 
 def _codec(file: Path, codecs: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
@@ -72,6 +108,8 @@ def _codec(file: Path, codecs: Mapping[str, Callable[..., Any]]) -> Callable[...
 
 def _reason(error: Exception) -> str:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if " object at 0x" in text:  # a header that Python's parser of literals refused
+        text = "its header is damaged"
     if "pickle" in text.lower():
         return "holds pickled objects, which are never loaded; save a bool array"
     return f"not a whole keep-mask file ({text})"
@@ -81,10 +119,11 @@ def _read_npz(file: Path) -> tuple[str | None, Arrays]:
     arrays: Arrays = {}
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
+            name = member.filename.removesuffix(".npy") or NAMELESS
+            if name in arrays:
+                raise InputError(f"holds two arrays of the name {shown(name)}; give each a name of its own")
             with archive.open(member) as stream:
-                arrays[member.filename.removesuffix(".npy")] = np.lib.format.read_array(
-                    stream, allow_pickle=False
-                )
+                arrays[name] = _array(stream)
     header = arrays.pop(HEADER, None)
     return (None if header is None else header.astype(np.uint8).tobytes().decode()), arrays
 
@@ -101,7 +140,19 @@ def _write_npz(_file: Path, header: str, arrays: Arrays) -> bytes:
 
 
 def _read_npy(file: Path) -> tuple[str | None, Arrays]:
-    return None, {file.stem: np.load(file, allow_pickle=False)}
+    with file.open("rb") as stream:
+        return None, {file.stem: _array(stream)}
+
+
+def _array(stream: IO[bytes]) -> NDArray[Any]:
+    """Read one array; ValueError if the bytes are not one, or pickled."""
+    magic = stream.read(len(np.lib.format.MAGIC_PREFIX))
+    if magic != np.lib.format.MAGIC_PREFIX:
+        pickled = magic[:1] == b"\x80" and magic[1:2] <= b"\x05"  # its sign and its protocol
+        raise ValueError("a pickle" if pickled else "it does not begin as a NumPy array does")
+    stream.seek(0)
+    array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array
 
 
 def _write_npy(file: Path, _header: str, arrays: Arrays) -> bytes:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kvreclaim.keep import KeepMask, as_keep_mask
-from kvreclaim.layout.tables import BlockLayout, LayerGroup
+from kvreclaim.layout.tables import BlockLayout, LayerGroup, check_layout
 
 Bits = NDArray[np.uint8]
 Counts = NDArray[np.unsignedinteger[Any]]
@@ -47,10 +47,10 @@ def occupancy(keep: KeepMask | ArrayLike, layout: BlockLayout) -> Counts:
     Raises
     ------
     InputError
-        If the mask is not one, or the layout's groups do not fit its layers.
+        If the mask or the layout is not one, or the layout's groups do not fit the mask's layers.
     """
     mask = as_keep_mask(keep)
-    tables = len(layout.rows_of_tables(mask.layers, mask.kv_heads))
+    tables = len(check_layout(layout).rows_of_tables(mask.layers, mask.kv_heads))
     counts = np.empty((tables, layout.blocks(mask.tokens)), np.min_scalar_type(layout.block_size))
     start = 0
     for bits, tokens in slabs(mask, layout):
@@ -75,7 +75,11 @@ def slabs(mask: KeepMask, layout: BlockLayout) -> Iterator[tuple[Bits, int]]:
         slab = mask.array[:, :, start : start + step]
         if windowed:
             slab = _without_window(slab, groups, mask.tokens - start)
-        yield np.packbits(slab, axis=-1, bitorder="little"), slab.shape[2]
+        bits = np.packbits(slab, axis=-1, bitorder="little")
+        yield (
+            np.ascontiguousarray(bits),
+            slab.shape[2],
+        )  # NumPy packs in the order of the mask, such as Fortran's
 
 
 def _without_window(

@@ -10,17 +10,16 @@ as in vLLM's block pool with prefix caching off. Every block given to the pool i
 vLLM sets aside is the caller's affair. Nothing here knows which tokens live; `evict` is told.
 """
 
-import math
 from collections import Counter, deque
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import SupportsIndex
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from kvreclaim import validate
 from kvreclaim.errors import InputError
-from kvreclaim.validate import check_at_most, check_block_size, non_negative_int, positive_int
 
 
 class PoolIntegrityError(RuntimeError):
@@ -80,12 +79,13 @@ class BlockPool:
     Raises
     ------
     InputError
-        If either is not a whole number of at least 1.
+        If either is not a whole number of at least 1, or there are more than 2^24 blocks.
     """
 
     def __init__(self, blocks: SupportsIndex, block_size: SupportsIndex) -> None:
-        self._blocks = positive_int(blocks, "blocks")
-        self._block_size = check_block_size(block_size)
+        whole = validate.positive_int(blocks, "blocks")
+        self._blocks = validate.check_at_most(whole, validate.LARGEST_POOL, "blocks", "the most")
+        self._block_size = validate.check_block_size(block_size)
         self._free = deque(range(self._blocks))
         self._owners = [0] * self._blocks
         self._tables: dict[Hashable, list[int]] = {}
@@ -127,12 +127,12 @@ class BlockPool:
 
     def owners(self, block: SupportsIndex) -> int:
         """Return how many requests hold the block; 0 if it is free."""
-        number = non_negative_int(block, "block")
-        return self._owners[check_at_most(number, self._blocks - 1, "block", "the last block")]
+        number = validate.non_negative_int(block, "block")
+        return self._owners[validate.check_at_most(number, self._blocks - 1, "block", "the last block")]
 
     def can_allocate(self, tokens: SupportsIndex) -> bool:
         """Return whether a new request of so many tokens fits now."""
-        return self._blocks_for(positive_int(tokens, "tokens")) <= self.free_blocks
+        return self._blocks_for(validate.positive_int(tokens, "tokens")) <= self.free_blocks
 
     def allocate(self, request: Hashable, tokens: SupportsIndex) -> Allocation | None:
         """Give a new request all the blocks it needs, or none and return None.
@@ -140,7 +140,7 @@ class BlockPool:
         `tokens` are the slots to fill; `InputError` if fewer than 1.
         """
         self._unknown(request)
-        slots = positive_int(tokens, "tokens")
+        slots = validate.positive_int(tokens, "tokens")
         needed = self._blocks_for(slots)
         if needed > self.free_blocks:
             return None
@@ -156,7 +156,7 @@ class BlockPool:
         (copy on write: Kwon et al., PagedAttention, section 4.4). `InputError` if tokens < 1.
         """
         table = self._known(request)
-        slots = self._lengths[request] + positive_int(tokens, "tokens")
+        slots = self._lengths[request] + validate.positive_int(tokens, "tokens")
         must_copy = self._lengths[request] % self._block_size > 0 and self._owners[table[-1]] > 1
         needed = self._blocks_for(slots) - len(table) + must_copy
         if needed > self.free_blocks:
@@ -176,9 +176,11 @@ class BlockPool:
         First come, first served: nothing behind the first misfit is tried. `requests` maps each new request
         to its tokens; if one is unusable, `InputError` is raised before any is admitted.
         """
+        if not isinstance(requests, Mapping):
+            raise InputError("requests must map each new request to its tokens: pass a dict")
         for request, tokens in requests.items():
             self._unknown(request)
-            positive_int(tokens, "tokens")
+            validate.positive_int(tokens, "tokens")
         for admitted, (request, tokens) in enumerate(requests.items()):
             if self.allocate(request, tokens) is None:
                 return admitted
@@ -207,13 +209,12 @@ class BlockPool:
             bool [length], True = the slot's token lives; `InputError` unless it is one bool per filled slot.
         """
         table = self._known(request)
-        live = self._live_slots(request, keep)
+        live = validate.booleans(keep, self._lengths[request], f"keep for request {request!r}")
         starts = np.arange(0, live.size, self._block_size)
         holds_live = np.logical_or.reduceat(live, starts) if table else live
         leaving = [block for block, stays in zip(table, holds_live, strict=True) if not stays]
         still_shared = tuple(block for block in leaving if self._owners[block] > 1)
-        staying = np.repeat(holds_live, self._block_size)[: live.size]
-
+        staying = np.repeat(holds_live, min(self._block_size, live.size))[: live.size]
         table[:] = [block for block, stays in zip(table, holds_live, strict=True) if stays]
         self._lengths[request] = int(np.count_nonzero(staying))
         self._release(reversed(leaving))
@@ -230,8 +231,8 @@ class BlockPool:
         has fewer slots.
         """
         table = self._known(request)
-        left = non_negative_int(slots, "slots")
-        check_at_most(left, self._lengths[request], "slots", f"the length of request {request!r}")
+        left = validate.non_negative_int(slots, "slots")
+        validate.check_at_most(left, self._lengths[request], "slots", f"the length of request {request!r}")
         leaving = table[self._blocks_for(left) :]
         del table[self._blocks_for(left) :]
         self._lengths[request] = left
@@ -276,23 +277,22 @@ class BlockPool:
         )
 
     def _blocks_for(self, slots: int) -> int:
-        return math.ceil(slots / self._block_size)
+        return -(-slots // self._block_size)
 
     def _known(self, request: Hashable) -> list[int]:
-        if request not in self._tables:
+        if not self._holds(request):
             raise InputError(f"request {request!r} is not in the pool: pass one that was allocated or forked")
         return self._tables[request]
 
     def _unknown(self, request: Hashable) -> None:
-        if request in self._tables:
+        if self._holds(request):
             raise InputError(f"request {request!r} is in the pool already: pass a new one, or append to it")
 
-    def _live_slots(self, request: Hashable, keep: ArrayLike) -> NDArray[np.bool_]:
-        live = np.asarray(keep)
-        length = self._lengths[request]
-        if live.shape != (length,) or (length and live.dtype != np.bool_):
-            raise InputError(f"keep for request {request!r}: pass {length} booleans, one per filled slot")
-        return live.astype(np.bool_)
+    def _holds(self, request: Hashable) -> bool:
+        try:
+            return request in self._tables
+        except TypeError as error:
+            raise InputError(f"{request!r} can't name a request: pass a text or a number") from error
 
     def _take(self, blocks: int) -> list[int]:
         """Take so many blocks, which must be there, from the front of the free list."""

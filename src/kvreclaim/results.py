@@ -13,13 +13,16 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from kvreclaim.errors import InputError
 from kvreclaim.version import __version__
 
 SCHEMA = 1
+# What commands write to a results folder: these and tables, and what lies in these folders of it.
+_RESULTS = ("run.json", "interactive_data.json", "audit.json", "index.html")
+_SUBFOLDERS = ("cells", "figures", "masks", "needles")
 KINDS = ("closed form", "simulated", "measured", "observed")
 
 
@@ -33,7 +36,7 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     InputError
         If the file can't be written.
     """
-    file = Path(path)
+    file = _named(path)
     try:
         if _replaceable(file):
             _replace(Path(os.path.realpath(file)), data)
@@ -51,7 +54,7 @@ def check_writable(path: str | PathLike[str]) -> None:
     InputError
         If the path is a directory, its folder does not exist, or one of them is not the user's to write.
     """
-    file = Path(path)
+    file = _named(path)
     try:
         if file.is_dir():
             raise _failure(errno.EISDIR)
@@ -64,13 +67,20 @@ def check_writable(path: str | PathLike[str]) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return JSON text, indented, with NaN and infinities as null."""
-    return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return JSON text, indented, with NaN and infinities as null, and text as `utf8` gives it."""
+    return json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def utf8(text: str) -> bytes:
-    """Return text as UTF-8; bytes of a file name that are not Unicode become escapes, as in JSON."""
+    r"""Return text as UTF-8; bytes of a file name that are not Unicode become escapes, such as ``\udcff``."""
     return text.encode(errors="backslashreplace")
+
+
+def is_results_file(place: PurePath) -> bool:
+    """Return whether a path relative to a results folder is of a file that some command writes there."""
+    inner = len(place.parts) > 1 and place.parts[0] in _SUBFOLDERS
+    table = len(place.parts) == 1 and place.suffix == ".csv"
+    return inner or table or str(place) in _RESULTS
 
 
 class ResultsFolder:
@@ -213,6 +223,12 @@ def _differing(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ""
 
 
+def _named(path: str | PathLike[str]) -> Path:
+    if not os.fspath(path):
+        raise InputError("'' can't be written (it names no file); pass a file in a folder you can write")
+    return Path(path)
+
+
 def _replaceable(file: Path) -> bool:
     """Return whether the file is a regular one, or is not there yet."""
     return file.is_file() or not file.exists()
@@ -248,12 +264,14 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _finite(value: Any) -> Any:
-    """Return the value with NaN and infinities replaced by None, through mappings and sequences."""
+def _plain(value: Any) -> Any:
+    """Return the value as every reader of JSON takes it: without NaN, infinities and half characters."""
+    if isinstance(value, str):
+        return value if value.isascii() else utf8(value).decode()
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {_plain(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_plain(item) for item in value]
     return value

@@ -10,11 +10,12 @@ from operator import index
 from typing import SupportsIndex
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from kvreclaim.errors import InputError
 
 LARGEST_BLOCK = 2**31 - 1
+LARGEST_POOL = 2**24  # blocks; each is a few Python objects, and more would fill the memory
 
 
 def non_negative_int(value: SupportsIndex, what: str) -> int:
@@ -31,7 +32,7 @@ def positive(value: float, what: str) -> float:
     """Return `value` as a finite float greater than 0; `what` names it in the error message."""
     number = _real(value)
     if not 0.0 < number < math.inf:
-        raise InputError(f"{what} is {_shown(value)}: pass a finite number greater than 0")
+        raise InputError(f"{what} is {shown(value)}: pass a finite number greater than 0")
     return number
 
 
@@ -39,7 +40,7 @@ def fraction(value: float, what: str) -> float:
     """Return `value` as a float in [0, 1]; `what` names it in the error message."""
     number = _real(value)
     if not 0.0 <= number <= 1.0:
-        raise InputError(f"{what} is {_shown(value)}: pass a number from 0 to 1")
+        raise InputError(f"{what} is {shown(value)}: pass a number from 0 to 1")
     return number
 
 
@@ -61,7 +62,7 @@ def check_block_size(block_size: SupportsIndex) -> int:
     """Return the block size in tokens, at least 1, in 31 bits."""
     size = positive_int(block_size, "block_size")
     if size > LARGEST_BLOCK:
-        raise InputError(f"block_size is {_shown(size)}: pass a whole number, at most {LARGEST_BLOCK}")
+        raise InputError(f"block_size is {shown(size)}: pass a whole number, at most {LARGEST_BLOCK}")
     return size
 
 
@@ -73,8 +74,28 @@ def check_ratio(ratio: float) -> float:
 def check_at_most(value: int, limit: int, what: str, limit_name: str) -> int:
     """Return `value`, which may not exceed `limit`; the names appear in the error message."""
     if value > limit:
-        raise InputError(f"{what} is {value}, {limit_name} is {limit}: pass {what} no greater than that")
+        raise InputError(
+            f"{what} is {shown(value)}, {limit_name} is {limit}: pass {what} no greater than that"
+        )
     return value
+
+
+def booleans(values: ArrayLike, length: int, what: str) -> NDArray[np.bool_]:
+    """Return `values` as a new bool array ``[length]``; `what` names it in the error message."""
+    try:
+        array = np.asarray(values)
+        fits = array.shape == (length,) and (length == 0 or array.dtype == np.bool_)
+    except (TypeError, ValueError, RuntimeError):  # ragged nesting, or no array in CPU memory
+        fits = False
+    if not fits:
+        raise InputError(f"{what}: pass {length} booleans, one per filled slot")
+    return array.astype(np.bool_)
+
+
+def shown(value: object) -> str:
+    """Return the value's text on one line, cut short, for an error message."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _integer(value: SupportsIndex, what: str, least: int) -> int:
@@ -86,7 +107,7 @@ def _integer(value: SupportsIndex, what: str, least: int) -> int:
         else:
             if number >= least:
                 return number
-    raise InputError(f"{what} is {_shown(value)}: pass a whole number, at least {least}")
+    raise InputError(f"{what} is {shown(value)}: pass a whole number, at least {least}")
 
 
 def _real(value: float) -> float:
@@ -97,9 +118,3 @@ def _real(value: float) -> float:
         return float(value)
     except OverflowError:  # an int beyond every float
         return math.nan
-
-
-def _shown(value: object) -> str:
-    """Return the value's text on one line, cut short."""
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
-from kvreclaim.validate import fraction, non_negative_int
+from kvreclaim.validate import check_at_most, fraction, non_negative_int
+
+MOST_EVENTS = 10_000_000  # each is a term of the sums: more would fill the memory
 
 
 def poisson_interval(count: SupportsIndex, confidence: float = 0.95) -> tuple[float, float]:
@@ -21,7 +23,7 @@ def poisson_interval(count: SupportsIndex, confidence: float = 0.95) -> tuple[fl
     Parameters
     ----------
     count
-        Events seen in all runs together, at least 0.
+        Events seen in all runs together, 0 to 10 million.
     confidence
         Above 0 and below 1.
 
@@ -35,7 +37,7 @@ def poisson_interval(count: SupportsIndex, confidence: float = 0.95) -> tuple[fl
     InputError
         If an argument is out of range.
     """
-    events = non_negative_int(count, "count")
+    events = check_at_most(non_negative_int(count, "count"), MOST_EVENTS, "count", "the limit")
     level = fraction(confidence, "confidence")
     if not 0.0 < level < 1.0:
         raise InputError(f"confidence is {confidence!r}: pass a number above 0 and below 1")

@@ -6,10 +6,11 @@ import errno
 import os
 import sys
 from io import TextIOWrapper
-from typing import Annotated
+from typing import IO, Annotated
 
 import typer
 
+from kvreclaim.cli.apart import apart
 from kvreclaim.cli.audit import audit_command
 from kvreclaim.cli.bound import bound_command
 from kvreclaim.cli.calibrate import calibrate_app
@@ -18,6 +19,7 @@ from kvreclaim.cli.models import models_app
 from kvreclaim.cli.observe import observe_command
 from kvreclaim.cli.output import printable
 from kvreclaim.cli.page import page_command
+from kvreclaim.cli.refusals import in_words
 from kvreclaim.cli.reproduce import reproduce_command
 from kvreclaim.cli.runtimes import runtimes_command
 from kvreclaim.errors import InputError
@@ -32,15 +34,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("reproduce")(reproduce_command)
-app.command("audit")(audit_command)
+app.command("reproduce")(apart(reproduce_command))
+app.command("audit")(apart(audit_command))
 app.command("bound")(bound_command)
 app.command("runtimes")(runtimes_command)
 app.add_typer(models_app, name="models")
-app.command("measure")(measure_command)
-app.command("observe")(observe_command)
+app.command("measure")(apart(measure_command))
+app.command("observe")(apart(observe_command))
 app.add_typer(calibrate_app, name="calibrate")
-app.command("page")(page_command)
+app.command("page")(apart(page_command))
 
 
 def _print_version(wanted: bool) -> None:
@@ -65,21 +67,40 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
         typer.echo(nl=False)  # flushes, so that a closed pipe or a full disk shows here and not at exit
-    except (InputError, typer.TyperException) as error:
-        status = _refuse(error.format_message() if isinstance(error, typer.TyperException) else str(error))
+    except InputError as error:
+        status = _refuse(str(error))
+    except typer.TyperException as error:
+        status = _refuse(in_words(error))
     except OSError as error:
-        # What stdout still holds goes nowhere: the flush at exit would fail once more.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 1 if error.errno == errno.EPIPE else _refuse(str(error))
+        _silence(sys.stdout)
+        status = 1 if error.errno == errno.EPIPE else _refuse(_failed(error))
     except typer.Abort:
         status = INTERRUPTED
     if status == INTERRUPTED:
-        typer.echo("kvreclaim: interrupted; files written so far are whole", err=True)
+        _say("interrupted; files written so far are whole")
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _refuse(message: str) -> int:
     """Print one line on stderr; return the exit status of bad input."""
     if message:  # empty where no command was given: the help has been printed
-        typer.echo(f"kvreclaim: {printable(' '.join(message.split()))}", err=True)
+        _say(printable(" ".join(message.split())))
     return 2
+
+
+def _failed(error: OSError) -> str:
+    """Return in words what failed: a file that the error names, else a stream that could not take more."""
+    what = "stdout" if error.filename is None else error.filename
+    return f"{what}: can't be read or written ({error.strerror or error})"
+
+
+def _say(message: str) -> None:
+    try:
+        typer.echo(f"kvreclaim: {message}", err=True)
+    except OSError:  # nobody can be told, but the exit status
+        _silence(sys.stderr)
+
+
+def _silence(stream: IO[str]) -> None:
+    """Let what a stream still holds go nowhere: the flush at exit would fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

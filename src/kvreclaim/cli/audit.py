@@ -16,6 +16,7 @@ from kvreclaim.cli.output import (
     plain_table,
     printable,
     progress,
+    wrote,
 )
 from kvreclaim.errors import InputError
 
@@ -98,7 +99,7 @@ def audit_command(
     for size in dict.fromkeys(layout.block_size for layout in layouts):
         screen.print(_table([row for row in rows if row.ledger.block_size == size], len(files)), "")
     if written is not None:
-        screen.print(f"wrote {printable(str(written.path))}: tables and block maps, for `kvreclaim page`")
+        screen.print(wrote(written.path, "tables and block maps, for `kvreclaim page`"))
     low = [row for row in rows if least is not None and row.ledger.physical_reclaim < least]
     if low:
         screen.print(f"{len(low)} of {len(rows)} ledgers have a physical reclaim under {least:g}:")

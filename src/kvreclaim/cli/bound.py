@@ -45,8 +45,9 @@ def bound_command(
     """Print what eviction can free, in closed form: scattered, structured, at best and at worst."""
     found = _bounds(ratio, block_size, tokens, heads, layers)
     emit_json(json, [{**bound._asdict(), "kind": "closed form"} for bound in found])
+    count = f"{tokens:,} token{'' if tokens == 1 else 's'}"
     table = plain_table(
-        f"{100 * ratio:g}% of {tokens:,} tokens evicted, blocks of {block_size}: freed with zero copies",
+        f"{100 * ratio:g}% of {count} evicted, blocks of {block_size}: freed with zero copies",
         "Closed forms: nothing is simulated or measured.\n"
         + _letters(tokens, block_size, heads * layers > 1),
     )

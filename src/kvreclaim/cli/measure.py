@@ -10,7 +10,7 @@ from kvreclaim.capture.measure.settings import BLOCK_SIZES, NEEDLE_TASKS, POLICI
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.measured_needles import needle_tables
 from kvreclaim.cli.measured_tables import matched_table, ratio_table
-from kvreclaim.cli.output import Json, console, emit_json, progress
+from kvreclaim.cli.output import Json, console, emit_json, progress, wrote
 
 if TYPE_CHECKING:
     from kvreclaim.capture.measure.run import Measurement
@@ -144,7 +144,7 @@ def measure_command(
     for table in needle_tables(found.needles):
         screen.print("", table)
     screen.print("")
-    screen.print(f"wrote {out}: masks, tables and run.json")
+    screen.print(wrote(out, "masks, tables and run.json"))
 
 
 def _measure(settings: Settings, out: str, jobs: int) -> Measurement:

@@ -62,10 +62,12 @@ def list_command(json: Json = None) -> None:
         "Models from package registries",
         "Any id on the Hugging Face Hub and any model directory works as --model as well.",
     )
-    for heading in ("name", "model", "licence"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("download\nMB", justify="right")
-    table.add_column("on disk\nMB", justify="right")
+    table.padding = (0, 0)  # one space between the columns: an id of a hub is long
+    for heading in ("name", "model"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("licence")
+    table.add_column("MB to\nfetch", justify="right")
+    table.add_column("MB on\ndisk", justify="right")
     table.add_column("here")
     for model, row in zip(MODELS, rows, strict=True):
         sizes = (f"{size / 1e6:.0f}" for size in (model.download_bytes, model.disk_bytes))

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from os import PathLike
 from typing import Annotated, Any
 
 import typer
@@ -74,6 +75,11 @@ def others_on_stderr() -> Iterator[None]:
 def printable(text: str) -> str:
     """Return text on one line, with escapes for what would steer the terminal or can't be encoded."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def wrote(path: str | PathLike[str], what: str) -> str:
+    """Return the line that says what was written where."""
+    return f"wrote {printable(os.fspath(path))}: {what}"
 
 
 def plain_table(title: str, caption: str | None = None) -> Table:

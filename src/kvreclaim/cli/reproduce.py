@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreclaim.cli.extras import needs
-from kvreclaim.cli.output import Json, console, emit_json, plain_table, progress
+from kvreclaim.cli.output import Json, console, emit_json, plain_table, progress, wrote
 from kvreclaim.study.settings import PUBLISHED_SEEDS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def reproduce_command(
     screen = console(json)
     screen.print(_table(found.published, seeds))
     screen.print(_tally(found.published))
-    screen.print(f"wrote {folder.path}: tables, figures and index.html")
+    screen.print(wrote(folder.path, "tables, figures and index.html"))
     if found.not_reproduced and seeds == PUBLISHED_SEEDS:
         names = ", ".join(figure.id for figure in found.not_reproduced)
         screen.print(f"not reproduced: {names}")

@@ -76,7 +76,7 @@ def plan_compaction(
     Raises
     ------
     InputError
-        If the mask is not one, the layout does not fit it, or the budget is not a whole number.
+        If the mask or the layout is not one, they do not fit each other, or the budget is not a whole number.
     """
     mask = as_keep_mask(keep)
     live = occupancy(mask, layout)

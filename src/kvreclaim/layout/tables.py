@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
-from kvreclaim.validate import check_block_size, positive_int
+from kvreclaim.validate import check_block_size, non_negative_int, positive_int, shown
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 
@@ -41,9 +42,12 @@ class LayerGroup:
     window: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(int(layer) for layer in self.layers))
-        if not self.layers or min(self.layers) < 0 or len(set(self.layers)) != len(self.layers):
-            raise InputError(f"a layer group needs distinct layer indices from 0, got {self.layers}")
+        if isinstance(self.layers, str) or not isinstance(self.layers, Iterable):
+            raise InputError(f"a layer group needs distinct layer indices from 0, got {shown(self.layers)}")
+        layers = tuple(non_negative_int(layer, "a layer index") for layer in self.layers)
+        if not layers or len(set(layers)) != len(layers):
+            raise InputError(f"a layer group needs distinct layer indices from 0, got {layers}")
+        object.__setattr__(self, "layers", layers)
         if self.window is not None:
             object.__setattr__(self, "window", positive_int(self.window, "the window of a layer group"))
 
@@ -66,7 +70,8 @@ class BlockLayout:
     Raises
     ------
     InputError
-        If the block size is not a positive integer, the kind of table unknown, or a layer in two groups.
+        If the block size is not a positive integer, the kind of table unknown, a group is no `LayerGroup`, or
+        a layer is in two groups.
     """
 
     block_size: int = 16
@@ -79,7 +84,12 @@ class BlockLayout:
             raise InputError(
                 f"block_tables must be one of {', '.join(BLOCK_TABLES)}, got {self.block_tables!r}"
             )
-        object.__setattr__(self, "groups", tuple(self.groups))
+        groups = tuple(self.groups) if isinstance(self.groups, Iterable) else (self.groups,)
+        if not all(isinstance(group, LayerGroup) for group in groups):
+            raise InputError(
+                f"groups are {shown(self.groups)}: pass a tuple of LayerGroup, empty for one of all layers"
+            )
+        object.__setattr__(self, "groups", groups)
         grouped = [layer for group in self.groups for layer in group.layers]
         if len(set(grouped)) != len(grouped):
             raise InputError("a layer is in two layer groups; put each layer in one")
@@ -127,3 +137,10 @@ class BlockLayout:
         """Return for each table, in order, the rows ``layer * kv_heads + head`` that it maps."""
         rows = np.arange(layers * kv_heads).reshape(layers, kv_heads)
         return [table for part in self.split(rows) for table in part]
+
+
+def check_layout(layout: BlockLayout) -> BlockLayout:
+    """Return the layout itself; InputError if it is something else, such as a block size."""
+    if not isinstance(layout, BlockLayout):
+        raise InputError(f"layout is {shown(layout)}: pass a BlockLayout, such as BlockLayout(block_size=16)")
+    return layout

@@ -59,7 +59,8 @@ class TableScores:
 
     def by_token(self, per_block: NDArray[Scalar]) -> NDArray[Scalar]:
         """Repeat [tables, blocks] for the tokens of each block: [tables, tokens]."""
-        return np.repeat(per_block, self.block_size, axis=1)[:, : self._shape[2]]
+        tokens = self._shape[2]
+        return np.repeat(per_block, min(self.block_size, tokens), axis=1)[:, :tokens]
 
     def spread(self, per_table: NDArray[Scalar]) -> NDArray[Scalar]:
         """Give what was decided by table, [tables, tokens], to its heads: [layers, kv_heads, tokens]."""

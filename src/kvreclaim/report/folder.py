@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
@@ -12,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from kvreclaim.errors import InputError
+from kvreclaim.report.checks import check_block_map, check_run, fault_of, parse
 
 SCHEMA = 1
 
@@ -120,6 +120,13 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "predicted_free_blocks": pl.Int64,
         "predicted_scheduled": pl.Int64,
     },
+    "matched_prompts.csv": {
+        "prompt": pl.String,
+        "policy": pl.String,
+        "target_kl": pl.Float64,
+        "kl": pl.Float64,
+        "reached": pl.String,
+    },
     "needles.csv": {
         "task": pl.String,
         "question_seen": pl.Boolean,
@@ -176,21 +183,20 @@ class Folder:
         Raises
         ------
         InputError
-            When the file is missing, is not a table, or lacks a column.
+            When the file is missing, is not a table, or lacks a column or a value.
         """
         file = self.path / name
         types = COLUMNS[name]
         try:
+            # As bytes: Polars takes no path that is not Unicode, and reads stars in one as a pattern.
+            content = file.read_bytes()
             table = pl.read_csv(
-                file, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=dict(types)
+                content, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=dict(types)
             )
         except (OSError, pl.exceptions.PolarsError) as error:
             raise InputError(self._unreadable(file, error)) from error
-        missing = [column for column in types if column not in table.columns]
-        if missing:
-            raise InputError(
-                f"{file} has no column {missing[0]!r}: pass a folder that this version of kvreclaim wrote"
-            )
+        if fault := fault_of(name, table, types):
+            raise InputError(f"{file} {fault}: pass a folder that this version of kvreclaim wrote, whole")
         return table
 
     def table_if_any(self, name: str) -> pl.DataFrame:
@@ -220,8 +226,8 @@ class Folder:
         maps = self.interactive.get("block_maps", [])
         try:
             for block_map in maps:
-                _check_block_map(block_map)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+                check_block_map(block_map)
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             file = self.path / "interactive_data.json"
             raise InputError(
                 f"{file} holds a block map that can't be drawn ({error}): run the command again"
@@ -233,15 +239,18 @@ class Folder:
         listed: Sequence[Mapping[str, str]] = self.interactive.get("faults", [])
         try:
             return tuple(str(fault["text"]) for fault in listed if fault["section"] == section)
-        except (KeyError, TypeError) as error:
+        except (LookupError, TypeError, AttributeError) as error:
             file = self.path / "interactive_data.json"
             raise InputError(f"{file} holds a fault without text: run the command again") from error
 
     def _read_run(self) -> dict[str, Any]:
         run = self._read_json("run.json")
-        known = run.get("schema") == SCHEMA and isinstance(run.get("command"), str)
-        shapes = {"kinds": list, "parameters": dict, "versions": dict}
-        if not known or any(not isinstance(run.get(key, shape()), shape) for key, shape in shapes.items()):
+        try:
+            known = run.get("schema") == SCHEMA and "command" in run
+            check_run(run)
+        except ValueError:
+            known = False
+        if not known:
             raise InputError(
                 f"{self.path / 'run.json'} is not of schema {SCHEMA}: pass a folder that this version of "
                 "kvreclaim wrote"
@@ -251,7 +260,7 @@ class Folder:
     def _read_json(self, name: str) -> dict[str, Any]:
         file = self.path / name
         try:
-            value = json.loads(file.read_text(encoding="utf-8"))
+            value = parse(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
             raise InputError(self._unreadable(file, error)) from error
         if not isinstance(value, dict):
@@ -264,27 +273,3 @@ class Folder:
             return f"{file.parent} holds no {file.name}: pass a results folder that kvreclaim wrote"
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         return f"{file} can't be read ({first_line}): pass a results folder that kvreclaim wrote"
-
-
-def _check_block_map(block_map: Mapping[str, Any]) -> None:
-    """Raise ValueError, KeyError or TypeError where the page could not draw a block map."""
-    tokens, block_size = block_map["tokens"], block_map["block_size"]
-    slots = -(-tokens // block_size) * block_size
-    if tokens < 1 or block_size < 1 or not block_map["frames"] or not block_map["title"]:
-        raise ValueError("tokens, block_size, title and frames are needed")
-    for frame in block_map["frames"]:
-        if len(bytes.fromhex(frame["keep"])) != (tokens + 7) // 8:
-            raise ValueError(f"keep is not {tokens} bits")
-        share = frame.get("share")
-        if share is not None and (len(share) != tokens or int(share, 16) < 0):
-            raise ValueError(f"share is not {tokens} hex digits")
-        moves = frame["compaction"]["moves"]
-        if not all(len(move) == 2 and all(0 <= slot < slots for slot in move) for move in moves):
-            raise ValueError("a move is no pair of slots of the block map")
-        for key in ("compression_ratio", "free_blocks", "blocks", "dead_tokens_held"):
-            if not isinstance(frame[key], int | float):
-                raise ValueError(f"{key} is not a number")
-        if not isinstance(frame.get("stranded"), int | float | None):
-            raise ValueError("stranded is not a number")
-        if not isinstance(frame["compaction"]["freed_blocks"], int):
-            raise ValueError("freed_blocks is not a number")

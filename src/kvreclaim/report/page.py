@@ -25,6 +25,7 @@ from kvreclaim.report.references import REFERENCES
 from kvreclaim.report.registry import sections
 from kvreclaim.report.section import BlockMaps, Control, Figure, Item, Notes, Section, Table
 from kvreclaim.report.theme import DARK, LIGHT, SERIES, look
+from kvreclaim.results import utf8
 
 TITLE = "How much memory does KV cache compression give back?"
 _SHAPES = {
@@ -49,7 +50,7 @@ def render_page(folders: Sequence[str | PathLike[str]]) -> str:
     Returns
     -------
     str
-        One HTML document; equal folders give equal pages.
+        One HTML document, all Unicode; equal folders give equal pages.
 
     Raises
     ------
@@ -60,7 +61,7 @@ def render_page(folders: Sequence[str | PathLike[str]]) -> str:
     built = sections(read)
     charts = _Charts.of(built)
     template = Environment(autoescape=True, trim_blocks=True).from_string(_asset("page.html.jinja"))
-    return template.render(
+    page = template.render(
         title=TITLE,
         summary=_summary(read),
         key_numbers=[key for section in built for key in section.key_numbers],
@@ -72,6 +73,7 @@ def render_page(folders: Sequence[str | PathLike[str]]) -> str:
         page_script=Markup(_asset("page.js")),  # noqa: S704
         data=Markup(script_json(_data(built, charts))),  # noqa: S704  # escaped by script_json
     )
+    return utf8(page).decode()
 
 
 def script_json(value: Any) -> str:

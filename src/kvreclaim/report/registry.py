@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import polars as pl
 
 from kvreclaim.errors import InputError
 from kvreclaim.report.folder import Folder
-from kvreclaim.report.section import Notes, Section
+from kvreclaim.report.section import Figure, Item, Notes, Section
 from kvreclaim.report.sections import (
     admission,
     blocks,
@@ -27,6 +31,16 @@ from kvreclaim.report.sections import (
 )
 from kvreclaim.report.summary import Summary
 
+Result = TypeVar("Result")
+_OF_DATA = (
+    pl.exceptions.PolarsError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
 Build = Callable[[Folder], Section]
 
 
@@ -43,6 +57,12 @@ class Part:
         if folder.command != self.command:
             return False
         return not self.experiments or set(self.experiments) <= Summary.of(folder).experiments
+
+    def section(self, folder: Folder) -> Section:
+        """Build the section; whatever the folder's data make fail, now or when drawn, is an `InputError`."""
+        section = _told(folder, self.build, folder)
+        items = tuple(_guarded(item, folder) for item in section.items)
+        return replace(section, items=items)
 
 
 PARTS: tuple[Part, ...] = (
@@ -82,9 +102,35 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
     built: list[Section] = []
     for part in PARTS:
         for place, folder in enumerate(folder for folder in folders if part.reads(folder)):
-            section = part.build(folder)
+            section = part.section(folder)
             built.append(section if place == 0 else _renamed(section, folder, place + 1))
     return tuple(built)
+
+
+def _guarded(item: Item, folder: Folder) -> Item:
+    """Return an item; if a figure, one whose drawings name the folder where its data can't be drawn."""
+    if not isinstance(item, Figure):
+        return item
+    drawings = {values: partial(_told, folder, drawing) for values, drawing in item.drawings.items()}
+    return replace(item, drawings=drawings)
+
+
+def _told(folder: Folder, function: Callable[..., Result], *arguments: Any) -> Result:
+    """Return what a function makes of a folder's data.
+
+    Tables can contradict themselves and each other in more ways than checks can name; so this one boundary
+    turns the errors that data cause into a line about the folder.
+    """
+    try:
+        return function(*arguments)
+    except InputError:
+        raise
+    except _OF_DATA as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise InputError(
+            f"{folder.path}: its tables don't fit together ({type(error).__name__}: {reason}); "
+            f"run `kvreclaim {folder.command}` again"
+        ) from error
 
 
 def _renamed(section: Section, folder: Folder, place: int) -> Section:
