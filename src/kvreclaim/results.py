@@ -21,8 +21,8 @@ from kvreclaim.version import __version__
 
 SCHEMA = 1
 # What commands write to a results folder: these and tables, and what lies in these folders of it.
-_RESULTS = ("run.json", "interactive_data.json", "audit.json", "index.html")
-_SUBFOLDERS = ("cells", "figures", "masks", "needles")
+_RESULTS = ("run.json", "interactive_data.json", "audit.json", "advice.json", "index.html")
+_SUBFOLDERS = ("cells", "figures", "losses", "masks", "needles")
 KINDS = ("closed form", "simulated", "measured", "observed")
 
 
