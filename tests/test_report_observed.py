@@ -83,3 +83,20 @@ def test_a_folder_without_the_full_cache_is_refused(tmp_path: Path) -> None:
     pl.read_csv(tmp_path / "runs.csv")[1:].write_csv(tmp_path / "runs.csv")
     with pytest.raises(InputError, match="no run with the full cache"):
         built(tmp_path)
+
+
+def test_budgets_of_matched_quality_are_explained(tmp_path: Path) -> None:
+    folder = observed_tables.write_observed(tmp_path)
+    runs = pl.read_csv(folder / "runs.csv")
+    matched = runs.with_columns(
+        ratio=pl.when(pl.col("run") > 0).then(0.43),
+        target_kl=pl.when(pl.col("run") > 0).then(0.0196),
+        outside=pl.when(pl.col("run") > 0).then(pl.col("run") - 1),
+    )
+    matched.write_csv(folder / "runs.csv")
+    words = " ".join(built(folder).prose)
+    assert "matched quality" in words
+    assert "a KL of 0.0196 nats" in words
+    assert "only a bound: StreamingLLM, 40 kept, masked only (1)." in words
+    runs.drop("ratio", "target_kl", "outside").write_csv(folder / "runs.csv")
+    assert "matched quality" not in " ".join(built(folder).prose)

@@ -83,7 +83,7 @@ def matched_table(found: Measurement, settings: Settings) -> Table:
             "packed",
             f"{name}\nmoved",
             "admitted\nfreed /\npacked",
-            "inside",
+            "in\nsweep",
         ),
     )
     by_policy: dict[str, dict[tuple[str, str], MatchedRow]] = {}
@@ -117,7 +117,7 @@ def _matched_caption(rows: Sequence[MatchedPromptRow], settings: Settings) -> st
     return (
         f"Medians over {_prompts(settings)}, of masks made again at the ratio that matches.{off} "
         "Packed, moved, admitted: shared tables. Moved: of one prompt's cache, as the model is served. "
-        f"Admitted: requests of {settings.request_tokens} tokens into what is free of 512 blocks. Inside: "
+        f"Admitted: requests of {settings.request_tokens} tokens into what is free of 512 blocks. In sweep: "
         "prompts whose ratio lies inside the sweep; that of others is a bound, the true one higher (>) or "
         "lower (<)."
     )

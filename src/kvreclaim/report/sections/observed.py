@@ -13,7 +13,7 @@ from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import Control, Drawing, Figure, Item, KeyNumber, Section, Table
 from kvreclaim.report.sections.parts import Chart
-from kvreclaim.report.wording import listed, mebibytes
+from kvreclaim.report.wording import listed, mebibytes, number
 
 NAMES = {"vllm": "vLLM", "openvino": "OpenVINO GenAI"}
 DONE = {"pack": "packed", "free": "whole dead blocks freed", "mask": "masked only"}
@@ -69,6 +69,7 @@ def _findings(runs: list[Row]) -> tuple[str, ...]:
             for run in evicted
         )
     ]
+    told += _matched(evicted)
     predicted = [run for run in runs if run["unequal"] is not None]
     wrong = [run for run in predicted if run["unequal"] != "nothing"]
     if predicted:
@@ -87,6 +88,21 @@ def _findings(runs: list[Row]) -> tuple[str, ...]:
             "their position, so none is embedded anew, as the study feared."
         )
     return tuple(told)
+
+
+def _matched(evicted: list[Row]) -> list[str]:
+    """Return what the budgets are, where they are those of matched quality."""
+    matched = [run for run in evicted if run.get("ratio") is not None]
+    if not matched:
+        return []
+    bounds = [f"{_name(run)} ({run['outside']})" for run in matched if run["outside"]]
+    return [
+        "Budgets are those of matched quality: on prompts as long as these each policy may evict until it "
+        f"does as much harm as the target, a KL of {number(matched[0]['target_kl'])} nats (median over "
+        "prompts). Where whole dead blocks are freed, the dead pairs that stay are attended and do no harm: "
+        "such a policy may ask for more."
+        + (f" Prompts on which the budget is only a bound: {listed(bounds)}." if bounds else "")
+    ]
 
 
 def _freed(run: Row) -> str:
