@@ -16,6 +16,7 @@ COMPACTION = [
     *("min_blocks", "freed_blocks", "moved_tokens", "slots_per_move"),
     *("moved_tokens_per_freed_block", "moved_bytes"),
 ]
+PAGES = ("page_bytes", "bytes_returned")
 PACKING = ["blocks_needed", "physical_reclaim", "moved_pairs", "moved_bytes"]
 ALL_KINDS = ["shared", "per_layer", "per_head"]
 
@@ -58,7 +59,7 @@ def test_defaults_are_blocks_of_16_and_all_three_kinds_of_table(masks):
 
 def test_a_ledger_by_hand(masks):
     half = ledgers(masks, "--block-tables", "shared")[0]
-    assert list(half) == ["file", *LEDGER, "compaction", "packing", "bytes_freed"]
+    assert list(half) == ["file", *LEDGER, "compaction", "packing", "bytes_freed", *PAGES]
     assert (list(half["compaction"]), list(half["packing"])) == (COMPACTION, PACKING)
     assert {key: half[key] for key in LEDGER} == {
         "policy": "half",
@@ -238,7 +239,7 @@ def test_the_results_folder(masks, tmp_path):
     with (out / "audit.csv").open(newline="") as file:
         flat = list(csv.DictReader(file))
     nested = [f"compaction_{key}" for key in COMPACTION] + [f"packing_{key}" for key in PACKING]
-    assert list(flat[0]) == ["file", "model", "ratio", *LEDGER, *nested, "bytes_freed"]
+    assert list(flat[0]) == ["file", "model", "ratio", *LEDGER, *nested, "bytes_freed", *PAGES]
     assert [row["packing_moved_bytes"] for row in flat] == [
         str(row["packing"]["moved_bytes"]) for row in rows
     ]
@@ -251,6 +252,7 @@ def test_the_results_folder(masks, tmp_path):
         "block_tables": ALL_KINDS,
         "runtime": None,
         "model": "llama-3-8b",
+        "page_size": None,
     }
     maps = strict_json((out / "interactive_data.json").read_text())["block_maps"]
     assert [(item["id"], item["block_size"], item["tokens"], len(item["frames"])) for item in maps] == [

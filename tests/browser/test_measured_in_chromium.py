@@ -81,7 +81,7 @@ def test_masks_are_chosen_by_policy_and_by_layer_and_head(page: Any) -> None:
     for policy, title in enumerate(("StreamingLLM", "Ada-KV (SnapKV)")):
         page.locator("#measured-map button", has_text=title).click()
         for view, words in enumerate(measured_tables.VIEWS):
-            page.get_by_role("button", name=words, exact=True).click()
+            page.locator("#measured-map").get_by_role("button", name=words, exact=True).click()
             frame = maps[policy * len(measured_tables.VIEWS) + view]["frames"][1]
             bits = np.unpackbits(np.frombuffer(bytes.fromhex(frame["keep"]), np.uint8))
             assert cells.evaluate_all(live) == np.flatnonzero(bits).tolist()

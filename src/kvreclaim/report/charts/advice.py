@@ -36,7 +36,7 @@ def tradeoff(table: pl.DataFrame, loss_title: str, width: Width, theme: Theme) -
         copied=pl.Series(best["copied"], dtype=pl.String), x_text=pl.Series(at, dtype=pl.String)
     )
     rows = pl.concat([line, dots])
-    x = Axis("Memory that comes back (share of the KV cache)", domain=(-0.02, 1.0))
+    x = Axis("Comes back (share of the KV cache)", domain=(-0.02, 1.0))
     losses = table["mean"].to_list()
     least, most = min(losses), max(losses)
     margin = 0.08 * (most - least) or 0.5
