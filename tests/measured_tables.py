@@ -143,13 +143,15 @@ def table_of(
     )
 
 
-def matched_of(reclaim: dict[str, tuple[float, float, float]], **outside: tuple[int, int]) -> pl.DataFrame:
+def matched_of(
+    reclaim: dict[str, tuple[float, float, float]], prompts: int = 6, **outside: tuple[int, int]
+) -> pl.DataFrame:
     """Return a matched table of a shared table without copies: median, low and high a policy."""
     rows = []
     for policy, (median, low, high) in reclaim.items():
         below, above = outside.get(policy, (0, 0))
         numbers = {"target_kl": 0.01, "ratio": 0.4, "retained": 0.6, "moved_bytes": None, "admitted": 0.0}
-        where = {"block_tables": "shared", "remedy": "zero_copy", "reached": 5 - below - above}
+        where = {"block_tables": "shared", "remedy": "zero_copy", "reached": prompts - below - above}
         free = {"physical_reclaim": median, "low": low, "high": high, "below": below, "above": above}
         rows.append({"policy": policy, **numbers, **where, **free})
     return pl.DataFrame(rows, schema_overrides={"moved_bytes": pl.Float64})

@@ -117,10 +117,10 @@ def test_text_options_may_be_repeated(measure, tiny, tmp_path):
         (("--ratio", 1), ("ratio 1.0 keeps nothing of 160 tokens",)),
         (("--ratio", 0.999), ("ratio 0.999 keeps nothing of 160 tokens",)),
         (("--ratio", 0), ("a ratio is 0.0",)),
-        (("--ratio", "half"), ("--ratio", "valid number")),
+        (("--ratio", "half"), ("--ratio is 'half': pass a",)),
         (("--next-tokens", 1), ("next_tokens is 1",)),
         (("--block-size", 0), ("block_size is 0",)),
-        (("--needle-trials", -1), ("--needle-trials", "greater than or equal to 0")),
+        (("--needle-trials", -1), ("--needle-trials is '-1': pass at least 0",)),
         (
             ("--needle-trials", 1, "--needle-task", "x"),
             ("no needle task 'x': pass one of single, multi-key",),

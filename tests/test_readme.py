@@ -95,6 +95,22 @@ def at_matched_quality():
         yield f"| {' | '.join(cells)} |"
 
 
+def test_needles_are_the_recorded():
+    seen = pl.read_csv(ROOT / "results/smollm2-135m/needles.csv").filter(question_seen=True)
+    found = dict(seen.select("policy", "solved").rows())
+    assert seen["full_solved"].unique().to_list() == [64]
+    chunks, rest = found["chunkkv:chunk_length=16:snapkv"], ("keydiff", "tova", "streaming-llm")
+    told = "still finds {}, KeyDiff {}, TOVA {}, StreamingLLM {}"
+    assert told.format(chunks, *(found[name] for name in rest)) in README.replace("\n", " ")
+    assert found["snapkv"] == found["h2o"] == 9
+
+
+def test_how_far_the_harm_is_from_the_target_is_the_recorded():
+    recorded = pl.read_csv(ROOT / "results/smollm2-135m/matched_prompts.csv").filter(reached="inside")
+    off = recorded["kl"] / recorded["target_kl"]
+    assert f"KL is {off.min():.2f} to {off.max():.2f} times the target" in README.replace("\n", " ")
+
+
 def test_the_table_at_matched_quality_is_the_recorded_one():
     assert "\n".join(at_matched_quality()) in README
 

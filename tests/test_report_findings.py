@@ -33,7 +33,8 @@ def test_findings_of_the_usual_table(tmp_path: Path) -> None:
     assert "Not even packing frees that much for Ada-KV (SnapKV)." in never
     assert "6 of 12" in kinds
     assert "10 of 12" in kinds
-    assert "without a copy, StreamingLLM frees the most" in matched
+    assert "without a copy, StreamingLLM has the highest median" in matched
+    assert "5 prompts rank nothing" in matched
     assert "H2O (3 of 5)" in matched.partition("highest ratio")[2].partition("lowest")[0]
     assert "Random (5 of 5)" in matched.partition("lowest")[2]
     assert "StreamingLLM promises 28.5 GiB and gives back 28.0 GiB" in memory
@@ -142,6 +143,15 @@ def test_separate_intervals_claim_one() -> None:
     assert "H2O frees the most, 0.4000 [0.3600, 0.5000]" in text
 
 
+def test_few_prompts_rank_nothing() -> None:
+    rows = {"h2o": (0.4, 0.4, 0.4), "tova": (0.3, 0.3, 0.3)}
+    for prompts, said in ((1, "though 1 prompt ranks nothing"), (5, "though 5 prompts rank nothing")):
+        measured = measurements(table_of({"h2o": (0.1, 0.1)}), matched_of(rows, prompts))
+        assert f"H2O has the highest median, 0.4000 [0.4000, 0.4000], {said}" in (
+            findings.at_matched_quality(measured)
+        )
+
+
 def test_touching_intervals_overlap_and_equal_medians_do() -> None:
     touching = {"h2o": (0.4, 0.35, 0.5), "tova": (0.3, 0.2, 0.35)}
     assert "overlaps" in findings.at_matched_quality(
@@ -161,7 +171,7 @@ def test_nothing_freed_at_matched_quality_names_no_winner() -> None:
 
 def test_prompts_outside_the_sweep_are_told_by_side() -> None:
     rows = {"h2o": (0.4, 0.36, 0.5), "tova": (0.3, 0.2, 0.35), "knorm": (0.0, 0.0, 0.0)}
-    matched = matched_of(rows, h2o=(0, 2), tova=(1, 1), knorm=(5, 0))
+    matched = matched_of(rows, prompts=5, h2o=(0, 2), tova=(1, 1), knorm=(5, 0))
     text = findings.at_matched_quality(measurements(table_of({"h2o": (0.1, 0.1)}), matched))
     above, _, below = text.partition("highest ratio")[2].partition("lowest")
     assert "H2O (2 of 5) and TOVA (1 of 5)" in above

@@ -110,7 +110,7 @@ def test_the_axis_of_the_harm_holds_every_point_and_has_ticks(tmp_path: Path, ha
 
 def test_bars_at_matched_quality_are_the_medians_of_the_table(section: Section) -> None:
     figure = item(section, "measured-matched")
-    assert "median" in figure.spread
+    assert "the range over 5 prompts" in figure.spread
     for tables in ("shared", "per_layer", "per_head"):
         wanted = measured_tables.matched().filter(block_tables=tables)
         drawn = {(row["row"], row["series"]): row for row in rows_of(figure, tables)}

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 HALF = 0.5
 KINDS = ("shared", "per_layer", "per_head")
+LEAST_PROMPTS = 6  # of fewer, not even the range holds the true median with 95 % probability
 
 
 def ratio_table(rows: Sequence[MeasuredRow], settings: Settings) -> Table:
@@ -27,7 +28,7 @@ def ratio_table(rows: Sequence[MeasuredRow], settings: Settings) -> Table:
     size = settings.block_sizes[0]
     table = _table(
         f"At ratio {ratio:g}, blocks of {size}: freed with zero copies, and the cost in quality",
-        f"{settings.prompts} prompts of {settings.context:,} tokens, measured: means. KL to the full model "
+        f"{_prompts(settings)} of {settings.context:,} tokens, measured: means. KL to the full model "
         "and rise of NLL in nats, agreement on the most likely token. Packed: shared tables.",
         (
             "kept",
@@ -77,7 +78,7 @@ def matched_table(found: Measurement, settings: Settings) -> Table:
         (
             "ratio",
             "kept",
-            "freed,\nshared\n[95 %]",
+            f"freed,\nshared\n[{'95 %' if settings.prompts >= LEAST_PROMPTS else 'range'}]",
             "freed,\nper\nhead",
             "packed",
             f"{name}\nmoved",
@@ -114,12 +115,16 @@ def _matched_caption(rows: Sequence[MatchedPromptRow], settings: Settings) -> st
     inside = [row.kl / row.target_kl for row in rows if row.reached == "inside"]
     off = f" Their KL is {min(inside):.2f} to {max(inside):.2f} times the target." if inside else ""
     return (
-        f"Medians over {settings.prompts} prompts, of masks made again at the ratio that matches.{off} "
+        f"Medians over {_prompts(settings)}, of masks made again at the ratio that matches.{off} "
         "Packed, moved, admitted: shared tables. Moved: of one prompt's cache, as the model is served. "
         f"Admitted: requests of {settings.request_tokens} tokens into what is free of 512 blocks. Inside: "
         "prompts whose ratio lies inside the sweep; that of others is a bound, the true one higher (>) or "
         "lower (<)."
     )
+
+
+def _prompts(settings: Settings) -> str:
+    return f"{settings.prompts} prompt{'' if settings.prompts == 1 else 's'}"
 
 
 def _reached(row: MatchedRow) -> str:

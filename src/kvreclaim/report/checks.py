@@ -17,6 +17,7 @@ MAY_BE_EMPTY: Mapping[str, frozenset[str]] = {
     "audit.csv": frozenset({"policy", "model", "ratio", "stranded"}),
     "measured.csv": frozenset({"reclaim_efficiency", "fragmentation", "stranded", "kl", "delta_nll", "top1"}),
     "matched.csv": frozenset({"moved_bytes"}),
+    "matched_prompts.csv": frozenset(),
     "needles.csv": frozenset({"share", "low", "high", "retained", "needle_retained"}),
 }
 _AT_LEAST_ONE = ("layers", "kv_heads", "tokens", "block_size", "blocks")

@@ -94,6 +94,13 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "below": pl.Int64,
         "above": pl.Int64,
     },
+    "matched_prompts.csv": {
+        "prompt": pl.String,
+        "policy": pl.String,
+        "target_kl": pl.Float64,
+        "kl": pl.Float64,
+        "reached": pl.String,
+    },
     "needles.csv": {
         "task": pl.String,
         "question_seen": pl.Boolean,

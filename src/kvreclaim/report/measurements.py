@@ -18,6 +18,10 @@ REMEDIES = {"zero_copy": "at-eviction", "compaction": "after-compaction", "packi
 _HALF = 0.5
 
 
+def _empty(name: str) -> pl.DataFrame:
+    return pl.DataFrame(schema=dict(COLUMNS[name]))
+
+
 @dataclass(frozen=True)
 class Measurements:
     """The tables of a folder of ``kvreclaim measure``, of one model.
@@ -30,6 +34,8 @@ class Measurements:
         ``matched.csv``: medians over prompts at equal quality; may be empty.
     parameters
         What the measurement was made with, of ``run.json``.
+    matched_prompts
+        ``matched_prompts.csv``: r* and the quality of the masks made there, by prompt; may be empty.
     needles
         ``needles.csv``: needles found, a row a task, seen and unseen, and policy; may be empty.
     """
@@ -37,7 +43,8 @@ class Measurements:
     frame: pl.DataFrame
     matched: pl.DataFrame
     parameters: Mapping[str, Any]
-    needles: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=dict(COLUMNS["needles.csv"])))
+    matched_prompts: pl.DataFrame = field(default_factory=lambda: _empty("matched_prompts.csv"))
+    needles: pl.DataFrame = field(default_factory=lambda: _empty("needles.csv"))
 
     @classmethod
     def of(cls, folder: Folder) -> Measurements:
@@ -60,8 +67,9 @@ class Measurements:
         matched = folder.table("matched.csv").filter(
             pl.col("block_tables").is_in(list(TABLES)) & pl.col("remedy").is_in(list(REMEDIES))
         )
+        matched_prompts = folder.table_if_any("matched_prompts.csv")
         needles = folder.table_if_any("needles.csv")
-        return cls(frame, matched, folder.run.get("parameters", {}), needles)
+        return cls(frame, matched, folder.run.get("parameters", {}), matched_prompts, needles)
 
     @property
     def model(self) -> str:

@@ -24,7 +24,7 @@ from kvreclaim.report.section import (
 )
 from kvreclaim.report.sections import measured_needles as needles
 from kvreclaim.report.sections import measured_tables as tables
-from kvreclaim.report.sections.measured_findings import ENOUGH, findings, key_numbers, means
+from kvreclaim.report.sections.measured_findings import ENOUGH, findings, interval_words, key_numbers, means
 from kvreclaim.report.sections.parts import Chart
 from kvreclaim.report.wording import number
 
@@ -192,17 +192,25 @@ def _matched(measured: Measurements) -> Figure | None:
             f"Each policy evicts as much as the target allows, prompt by prompt: {_target(measured)}. Beside "
             "its name, that ratio; bars are medians over prompts. Outside the sweep it is a bound: the "
             "highest ratio stands in where more would do, and nothing is evicted where the lowest is too "
-            "much. "
-            f"B = {measured.block_size}."
+            f"much.{_off_target(measured)} B = {measured.block_size}."
         ),
         drawings={
             (kind,): partial(charts.at_matched_quality, _matched_rows(measured, kind)) for kind in kinds
         },
         controls=(Control("block-tables", "Block tables", tuple((kind, TABLES[kind]) for kind in kinds)),),
         series=tuple(REMEDIES.values()),
-        spread="[95 % bootstrap interval of the median]",
+        spread=f"[{interval_words(measured)}]",
         wide=True,
     )
+
+
+def _off_target(measured: Measurements) -> str:
+    """Return how far the harm of the masks made at r* is from the target, where r* lies inside the sweep."""
+    inside = measured.matched_prompts.filter(reached="inside")
+    if inside.is_empty():
+        return ""
+    off = (inside["kl"] / inside["target_kl"]).to_list()
+    return f" The masks' own KL is {min(off):.2f} to {max(off):.2f} times the target."
 
 
 def _matched_rows(measured: Measurements, kind: str) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import polars as pl
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.measurements import REMEDIES, Measurements, pooled
 from kvreclaim.report.section import Table
-from kvreclaim.report.sections.measured_findings import POOL, POOL_GIB, means
+from kvreclaim.report.sections.measured_findings import POOL, POOL_GIB, interval_words, means
 from kvreclaim.report.wording import fixed
 
 _IN_WORDS = {"shared": "shared table", "per_layer": "a table per layer", "per_head": "a table per head"}
@@ -74,7 +74,7 @@ def at_matched_quality(measured: Measurements) -> Table | None:
         id="measured-matched-table",
         title="At matched quality: reclaim, and requests admitted",
         caption=(
-            "Medians over prompts, reclaim with its 95 % bootstrap interval, measured. Moved: of one "
+            f"Medians over prompts, reclaim with [{interval_words(measured)}], measured. Moved: of one "
             f"prompt's cache, as {measured.model} is served. Requests admitted are arithmetic: "
             f"{_requests(measured)} that fit into what is freed of a pool of 512 blocks, "
             f"{_IN_WORDS[kinds[0]]}."
