@@ -10,15 +10,19 @@ import torch
 from torch import Tensor
 
 from kvreclaim.runtimes.vllm.cache import LayerCache
+from kvreclaim.runtimes.vllm.kinds import LAST, NORM, RATIO, RECEIVED, REDUNDANCY, TRAILING, WINDOW
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.rowstate import RowState
 from kvreclaim.runtimes.vllm.scoring import (
     add_received_attention,
     key_norms,
     masked_attention,
+    trailing_attention,
     window_attention,
 )
-from kvreclaim.runtimes.vllm.selection import LAST, NORM, RECEIVED, WINDOW, kind_of_scores
+from kvreclaim.runtimes.vllm.selection import kind_of_scores
+from kvreclaim.scores.attention import value_key_ratio
+from kvreclaim.scores.redundancy import rkv_scores
 
 
 @dataclass(frozen=True)
@@ -91,15 +95,33 @@ class LayerHook:
             return state.received(self.layer, computed)
         if kind == NORM:
             return key_norms(self.cache.keys(blocks, slots))
-        if kind not in (WINDOW, LAST):
+        if kind == RATIO:
+            keys, values = self.cache.keys(blocks, slots), self.cache.values(blocks, slots)
+            return value_key_ratio(keys.transpose(1, 2), values)
+        if kind == REDUNDANCY:
+            return self._less_what_repeats(state, computed, blocks)
+        if kind not in (WINDOW, LAST, TRAILING):
             return torch.zeros(self.cache.kv_heads, slots)
         queries, at = state.latest_queries(self.layer)
         positions = state.positions_in(self.layer, computed)
         keys, seen = self.cache.keys(blocks, slots), state.seen_at(self.layer, computed)
+        if kind == TRAILING:
+            return trailing_attention(queries, at, keys, positions, seen, self.scale)
         weights = window_attention(queries, at, keys, positions, seen, self.scale)
         if kind == LAST:
             return weights.mean(dim=(0, 1)).expand(self.cache.kv_heads, slots)
         return weights.mean(1)
+
+    def _less_what_repeats(self, state: RowState, computed: int, blocks: Tensor) -> Tensor:
+        """Return R-KV's scores by slot; those of dead pairs are 0."""
+        queries, at = state.latest_queries(self.layer)
+        keys = self.cache.keys(blocks, state.filled(computed))
+        slots = state.slots_by_token(self.layer, computed)
+        by_token = keys.gather(2, slots[:, None].expand(-1, keys.shape[1], -1)).transpose(1, 2)
+        window, kernel, share = self.options.looking, self.options.smoothing, self.options.attention_share
+        in_order = queries[at.argsort()].transpose(0, 1)
+        scores = rkv_scores(in_order, by_token, self.scale, window, kernel, share)
+        return torch.zeros(keys.shape[0], keys.shape[2]).scatter_(1, slots, scores)
 
     def _score(self, row: StepRow, queries: Tensor) -> None:
         state = row.state

@@ -132,6 +132,22 @@ class RowState:
         there = self._query_positions >= 0
         return self._queries[layer, there], self._query_positions[there]
 
+    def forget_queries(self) -> None:
+        """Let go of the remembered queries: nothing is to be scored by them any more."""
+        self._queries = self._query_positions = None
+
+    def slots_by_token(self, layer: int, computed: int) -> Tensor:
+        """Return the slots of a layer's live pairs by their tokens, int64 ``[kv_heads, living]``.
+
+        All heads of the layer have as many.
+        """
+        if self.event == 0:
+            return torch.arange(computed).expand(self.shape.kv_heads, computed)
+        live = self.live_at(computed)[layer]
+        positions = np.where(live, self.positions_at(computed)[layer], np.iinfo(np.int32).max)
+        order = np.argsort(positions, axis=-1, kind="stable")[:, : int(live[0].sum())]
+        return torch.from_numpy(order)
+
     def evicted(self, plan: RowPlan, computed: int, masked: bool) -> None:
         """Take over a plan that has been carried out when so many tokens were computed."""
         positions = plan.carry(self.positions_at(computed), -1)

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvreclaim.errors import InputError
+from kvreclaim.runtimes.vllm.checks import check_blocks
 from kvreclaim.runtimes.vllm.hooks import hook_layers
+from kvreclaim.runtimes.vllm.kinds import RECEIVED, REMEMBERING
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.observer import StepRow
 from kvreclaim.runtimes.vllm.options import Options, parse
 from kvreclaim.runtimes.vllm.plan import RowPlan, plan_row
 from kvreclaim.runtimes.vllm.rowstate import RowState, Shape
-from kvreclaim.runtimes.vllm.selection import LAST, NONE, NORM, WINDOW, keep_from_file, kind_of_scores, select
+from kvreclaim.runtimes.vllm.selection import keep_from_file, kind_of_scores, select
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,7 @@ class WorkerHalf:
 
     def configure(self, options: Options) -> None:
         """Set what is evicted from now on."""
+        check_blocks(options, self._table.block_size)
         self._masks = None
         if options.masks is not None:
             self._masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
@@ -130,6 +133,8 @@ class WorkerHalf:
         score_seconds, event = state.score_seconds + scored - started, state.event
         masked = options.mode == "mask" or (options.mode == "pack" and not _equal(plan) and limit is None)
         state.evicted(plan, computed, masked)
+        if options.buffer is None:
+            state.forget_queries()
         seconds = time.perf_counter() - scored
         live = int(np.count_nonzero(plan.live))
         attended = live if masked else plan.live.size
@@ -243,9 +248,9 @@ class WorkerHalf:
     def _step_row(self, index: int, state: RowState, start: int, end: int, computed: int) -> StepRow | None:
         """Note a request of a step, which then has so many computed tokens; None if nothing is to be done."""
         kind, due, places = kind_of_scores(self._options), self._next_eviction(state), None
-        scores = due is not None and kind not in (NONE, NORM)
-        if due is not None and kind in (WINDOW, LAST):
-            window = self._options.window if kind == WINDOW else 1
+        scores = due is not None and kind == RECEIVED
+        if due is not None and kind in REMEMBERING:
+            window = self._options.looking
             scores = computed > due - window
             if scores:
                 places = state.places_of_queries(end - start, window, computed)
