@@ -56,7 +56,7 @@ def test_whole_blocks_for_all_heads_give_back_without_a_copy_what_a_pack_does(po
     packed = scenario(Options("snapkv", budget=128))
     assert whole.blocks_freed == packed.blocks_freed
     assert whole.summary()["peak_running"] == 6  # 104 slots in those blocks and not 128, so it grows later
-    again = rule_for(Options(policy, budget=128, mode="free", buffer=32), 32)
+    again = rule_for(Options(policy, budget=128, mode="free", buffer=4), 32)
     assert again.slots_left(progress(520, 520, first=True)) == 104  # 8 in the last block, and three more
     assert again.slots_left(progress(552, 136)) == 104
     swapping = rule_for(Options("block-swap", budget=128, buffer=32), 32)

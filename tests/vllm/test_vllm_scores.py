@@ -4,9 +4,11 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 
 from kvreclaim.runtimes.vllm import worker
 from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.scores.redundancy import rkv_scores
 
 
 def scores_in_the_engine(engine, prompt, options, tokens_per_step):
@@ -20,29 +22,37 @@ def by_kv_head(weights):
     return weights.unflatten(1, (3, 3)).mean(2)
 
 
+def trailing(weights, looking):
+    """Attention from the last queries, for each pair from as many of them as come after it."""
+    tokens = weights.shape[-1]
+    return weights[:, :, -looking:].sum(2) / torch.arange(tokens, 0, -1).clamp_max(looking)
+
+
 @pytest.fixture(scope="module")
 def expected(reference, prompts):
     weights, keys = reference.attentions(prompts[1])
+    states = reference.states(prompts[1])
     last = weights[:, :, -1].mean(1, keepdim=True).expand(-1, 3, -1)
     return {
         "snapkv": by_kv_head(weights[:, :, -32:].mean(2)),
         "tova": last,
         "h2o": by_kv_head(weights.sum(2)),
         "knorm": keys.norm(dim=-1),
+        "rkv": torch.stack([rkv_scores(query, key, 64**-0.5) for query, key, _ in states]),
+        "paged-eviction": torch.stack([value.norm(dim=-1) / key.norm(dim=-1) for _, key, value in states]),
+        "block-joint": by_kv_head(trailing(weights, 32)),
     }
 
 
 @pytest.mark.parametrize("tokens_per_step", [1024, 100], ids=["whole", "chunked"])
-@pytest.mark.parametrize("policy", ["snapkv", "tova", "h2o", "knorm"])
+@pytest.mark.parametrize("policy", ["snapkv", "tova", "h2o", "knorm", "rkv", "paged-eviction", "block-joint"])
 def test_scores_are_those_of_the_attention_weights(engine, prompts, expected, policy, tokens_per_step):
-    options = Options(policy, 64, window=32)
+    options = Options(policy, 64, window=8 if policy == "rkv" else 32, recent=1)
     found = scores_in_the_engine(engine, prompts[1], options, tokens_per_step)
     np.testing.assert_allclose(found, expected[policy].numpy(), rtol=2e-3, atol=2e-5)
 
 
 def test_h2o_holds_a_tile_of_weights_and_no_more(engine, prompts):
-    import torch
-
     from kvreclaim.runtimes.vllm import scoring
 
     largest = 0
