@@ -10,8 +10,8 @@ from dataclasses import dataclass
 NONE, WINDOW, LAST, RECEIVED, NORM = "none", "window", "last", "received", "norm"
 """Kinds of scores: none; attention of the latest queries, of the last one, of all; length of the key."""
 
-TRAILING, REDUNDANCY, RATIO = "trailing", "redundancy", "ratio"
-"""Further kinds: attention per query that comes after a pair; R-KV's; length of the value by the key's."""
+TRAILING, REDUNDANCY, DISTANCE, RATIO = "trailing", "redundancy", "distance", "ratio"
+"""Further kinds: attention per query that comes after a pair; R-KV's; TriAttention's; ‖V‖ / ‖K‖."""
 
 REMEMBERING = (WINDOW, LAST, TRAILING, REDUNDANCY)
 """Kinds that come from the latest queries of each request."""
@@ -26,8 +26,9 @@ class Scorer:
     kind
         One of the kinds above.
     window, kernel
-        Queries that look, and the length of what smooths along the sequence, where the option says nothing;
-        None where the option has no say: the last query looks, and nothing smooths.
+        Queries that look (of TriAttention, which looks with none, the latest tokens that stay), and the
+        length of what smooths along the sequence, where the option says nothing; None where the option has no
+        say: the last query looks, and nothing smooths.
     """
 
     kind: str
@@ -42,12 +43,13 @@ SCORERS = {
     "knorm": Scorer(NORM),
     "last-queries": Scorer(TRAILING, 256, 5),
     "rkv": Scorer(REDUNDANCY, 8, 7),
+    "triattention": Scorer(DISTANCE, 128),
     "value-key-ratio": Scorer(RATIO),
 }
 """Whose scores there are; their definitions are in `kvreclaim.scores`."""
 
 OF_POLICY = {
-    **{name: name for name in ("snapkv", "tova", "h2o", "knorm", "rkv")},
+    **{name: name for name in ("snapkv", "tova", "h2o", "knorm", "rkv", "triattention")},
     "adakv": "snapkv",
     "pyramidkv": "snapkv",
     "paged-eviction": "value-key-ratio",
@@ -58,7 +60,7 @@ JOINT = dict.fromkeys(("block-joint", "block-swap", "blend", "token-joint"), "la
 CHOOSING = {"block-wise": "snapkv", **JOINT}
 """Policies that take any scores, and the scores that they take by default."""
 
-WINDOWED = (WINDOW, REDUNDANCY)
+WINDOWED = (WINDOW, REDUNDANCY, DISTANCE)
 """Kinds whose queries' own tokens are kept, so that a budget has to exceed them."""
 
 UNEQUAL = ("adakv", "pyramidkv")

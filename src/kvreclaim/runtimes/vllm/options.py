@@ -77,6 +77,8 @@ class Options:
         last queries.
     seed
         ``random``.
+    centres
+        TriAttention's scores: the model's query centres, a file that ``kvreclaim calibrate queries`` wrote.
     masks
         ``keep-mask``: a keep-mask file. Its only mask is used for every prompt of its length; of several,
         each is named after its prompt, as `prompt_name` says.
@@ -110,6 +112,7 @@ class Options:
     top: int = 2
     scores: str | None = None
     seed: int = 0
+    centres: str | None = None
     masks: str | None = None
     records: str | None = None
     record_masks: bool = False
@@ -233,11 +236,17 @@ class Options:
     def _check_files(self) -> None:
         if (self.policy == "keep-mask") != (self.masks is not None):
             raise InputError("masks and policy keep-mask go together: pass both, or neither")
-        for name in ("masks", "records"):
+        if (self.scored_by == "triattention") != (self.centres is not None):
+            raise InputError(
+                "TriAttention's scores and centres go together: pass the file of kvreclaim calibrate queries"
+            )
+        for name in ("centres", "masks", "records"):
             if not isinstance(getattr(self, name), str | None):
                 raise InputError(f"{name} is {getattr(self, name)!r}: pass a path")
-        if self.masks is not None and not Path(self.masks).is_file():
-            raise InputError(f"masks {self.masks}: no such file")
+        for name in ("centres", "masks"):
+            given = getattr(self, name)
+            if given is not None and not Path(given).is_file():
+                raise InputError(f"{name} {given}: no such file")
 
 
 def parse(text: str) -> Options:

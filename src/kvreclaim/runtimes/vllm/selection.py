@@ -150,6 +150,7 @@ def _policy(options: Options, event: int) -> Policy:
         "h2o": lambda: H2O(options.recent_share),
         "knorm": LowestImportance,
         "rkv": LowestImportance,
+        "triattention": LowestImportance,
         "block-wise": BlockWise,
         "paged-eviction": PagedEviction,
         "random": lambda: RandomTokens((options.seed, event)),

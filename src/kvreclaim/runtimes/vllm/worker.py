@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm.checks import check_blocks
-from kvreclaim.runtimes.vllm.hooks import hook_layers
+from kvreclaim.runtimes.vllm.hooks import hook_layers, set_centres
 from kvreclaim.runtimes.vllm.kinds import RECEIVED, REMEMBERING
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.observer import StepRow
@@ -109,6 +109,7 @@ class WorkerHalf:
         self._masks = None
         if options.masks is not None:
             self._masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
+        set_centres(self._hooks, options.centres, self._shape)
         self._options = options
         for hook in self._hooks:
             hook.options, hook.rows = options, []
