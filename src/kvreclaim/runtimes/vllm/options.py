@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.policies import Policy
 from kvreclaim.runtimes.vllm.kinds import (
     BY_SLOT,
+    BY_TOKEN,
     CHOOSING,
     JOINT,
     OF_POLICY,
@@ -29,7 +31,7 @@ VARIABLE = "KVRECLAIM_VLLM"
 """The environment variable that holds the option."""
 
 POLICIES = ("none", "streaming-llm", *OF_POLICY, *CHOOSING, "random", "keep-mask")
-MODES = ("free", "pack", "mask")
+MODES = ("free", "pack", "mask", "compact")
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,11 @@ class Options:
     mode
         ``free``: only whole dead blocks leave the request, nothing is copied, and dead pairs in held blocks
         stay attended. ``pack``: each layer and head packs its survivors into the fewest blocks. ``mask``:
-        attention skips dead pairs, and nothing returns.
+        attention skips dead pairs, and nothing returns. ``compact``: attention skips dead pairs, whole dead
+        blocks leave at once, and others as whole tokens are moved out of them between the engine's steps.
     copy_budget
-        ``pack`` only: the most bytes that one eviction may copy; None for no limit.
+        ``pack``: the most bytes that one eviction may copy. ``compact``: the most that a step may, over all
+        requests. None for no limit.
     buffer
         Evict again, down to the budget, whenever so many tokens have come since; None evicts once, at the end
         of the prefill.
@@ -210,10 +214,15 @@ class Options:
             raise InputError(f"budget {self.budget} and a window of {self.looking}: pass a budget above it")
 
     def _check_mode(self) -> None:
+        if self.mode == "compact" and self.policy not in BY_TOKEN:
+            raise InputError(
+                f"mode compact moves whole tokens, and {self.policy} keeps none: pass another mode, or "
+                f"{', '.join(BY_TOKEN)}"
+            )
         if self.copy_budget is None:
             return
         non_negative_int(self.copy_budget, "copy_budget")
-        if self.mode != "pack":
+        if self.mode not in ("pack", "compact"):
             raise InputError(f"mode {self.mode} copies nothing: leave out copy_budget, or pass mode pack")
         if self.policy in (*UNEQUAL, "keep-mask"):
             raise InputError(f"copy_budget with {self.policy}, whose heads differ: leave one of them out")
@@ -284,8 +293,6 @@ def from_environment() -> Options | None:
 
 def prompt_name(token_ids: list[int] | tuple[int, ...]) -> str:
     """Return the name of a prompt's mask in a file of several: a digest of its token ids."""
-    from hashlib import sha256
-
     return sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]
 
 

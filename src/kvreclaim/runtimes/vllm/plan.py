@@ -96,7 +96,8 @@ def plan_row(keep: Bools, block_size: int, mode: str, copy_budget: int | None = 
     block_size
         Tokens of a block; all blocks but the last are filled.
     mode
-        ``mask``: everything stays where it is. ``free``: blocks that are dead in every layer and head leave.
+        ``mask``: everything stays where it is. ``free``: blocks that are dead in every layer and head leave,
+        and so in ``compact``, where others follow (`kvreclaim.runtimes.vllm.compacting`).
         ``pack``: as many blocks stay as the fullest head needs, filled up to its last pair, those that take
         the fewest moves over all layers and heads, and each head moves into them what it has elsewhere.
     copy_budget
@@ -111,7 +112,7 @@ def plan_row(keep: Bools, block_size: int, mode: str, copy_budget: int | None = 
         return _arrange(keep, np.arange(blocks), filled, block_size)
     starts = np.arange(0, filled, block_size)
     live = np.add.reduceat(keep.sum(axis=(0, 1), dtype=np.int64), starts)
-    if mode == "free":
+    if mode in ("free", "compact"):
         staying = np.flatnonzero(live)
         return _arrange(keep, staying, _filled(staying, filled, block_size), block_size)
     fullest = int(keep.sum(axis=-1).max())

@@ -154,15 +154,20 @@ class RowState:
         return torch.from_numpy(order)
 
     def evicted(self, plan: RowPlan, computed: int, masked: bool) -> None:
-        """Take over a plan that has been carried out when so many tokens were computed."""
+        """Take over an eviction's plan that has been carried out when so many tokens were computed."""
+        self.rearranged(plan, computed)
+        self.masked = masked
+        self.event, self.since = self.event + 1, computed
+        self.score_seconds = 0.0
+
+    def rearranged(self, plan: RowPlan, computed: int) -> None:
+        """Take over a plan that evicts nothing new."""
         positions = plan.carry(self.positions_at(computed), -1)
         if self._received is not None:
             received = self._received[..., : self.filled(computed)].numpy()
             self._received = torch.from_numpy(plan.carry(received, 0.0))
-        self.positions, self.live, self.masked, self._seen = positions, plan.live, masked, None
+        self.positions, self.live, self._seen = positions, plan.live, None
         self.removed = computed - plan.held
-        self.event, self.since = self.event + 1, computed
-        self.score_seconds = 0.0
 
     def _newer(self, computed: int) -> int:
         """Return the tokens that came since the last eviction."""
