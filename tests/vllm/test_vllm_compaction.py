@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from observed import assert_same, first_difference, parts
+from observed import FULL, assert_same, first_difference, parts
 
 from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm.options import Options
@@ -81,6 +81,7 @@ def test_a_budget_below_a_token_is_refused(engine):
         engine.configure(replace(COMPACT, copy_budget=TOKEN - 1))
 
 
+@pytest.mark.skipif(not FULL, reason="of the whole matrix: make test-vllm-full")
 def test_the_pool_is_conserved_through_preemptions(engine, prompts):
     """Rows that grow until one is preempted, some of them half compacted."""
     long = prompts[0]
