@@ -11,6 +11,7 @@ import observed_tables
 import pytest
 from command_line import call, names, refused
 
+from kvreclaim.results import as_csv
 from kvreclaim.runtimes import in_vllm, openvino
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.options import Options
@@ -99,6 +100,30 @@ def test_a_wrong_prediction_is_said(asked):
     assert "no: free blocks end" in " ".join(answer.out.split())
 
 
+def test_budgets_of_matched_quality_are_run_and_written(asked, tmp_path):
+    """Of a policy that may evict nothing there is no run; its row says so."""
+    rows = [("snapkv", 0.5, 0), ("effective:block_size=32:streaming-llm", 0.5, 1), ("knorm", 0.0, 3)]
+    known = {"target_kl": 0.02, "block_tables": "shared", "remedy": "zero_copy", "reached": 3, "above": 0}
+    table_of = [{**known, "policy": policy, "ratio": ratio, "below": below} for policy, ratio, below in rows]
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"command": "measure", "parameters": {"context": 140}}))
+    (folder / "matched.csv").write_text(as_csv(tuple(table_of[0]), table_of))
+    answer = call("observe", *SMALL, "--matched", folder, "--json", "-")
+    assert answer.status == 0, answer.err
+    ((_, chosen),) = asked
+    assert chosen == [Options("snapkv", budget=70), Options("streaming-llm", budget=70, mode="free")]
+    assert "may evict nothing at this quality: knorm pack" in answer.err
+    assert [run["ratio"] for run in json.loads(answer.out)] == [None, 0.5, 0.5]
+    assert [(row["policy"], row["mode"], row["budget"], row["outside"]) for row in table("budgets.csv")] == [
+        ("snapkv", "pack", "70", "0"),
+        ("streaming-llm", "free", "70", "1"),
+        ("knorm", "pack", "140", "3"),
+    ]
+    assert json.loads(Path("observed/run.json").read_text())["parameters"]["at_matched_quality"] is True
+    refused(call("observe", *SMALL, "--matched", folder, "--mode", "pack"), "leave out --policy, --mode")
+
+
 def test_openvino_is_asked_in_its_own_words(monkeypatch):
     asked = []
 
@@ -150,6 +175,22 @@ def test_what_openvino_does_not_do_is_refused(options, words):
 def test_bad_input_is_refused_before_anything_starts(asked, options, words):
     refused(call("observe", *SMALL, *options), *words)
     assert asked == []
+
+
+def test_what_follows_a_prompt_is_the_text_after_it():
+    scenario = Scenario("here", requests=3, prompt_tokens=5, max_tokens=7)
+    letters = [ord(letter) for letter in scenario_text(3 * 5 + 7)]
+    prompts, following = (
+        cut(lambda text: [ord(one) for one in text]) for cut in (scenario.prompts, scenario.followed_by)
+    )
+    assert prompts == [letters[start : start + 5] for start in (0, 5, 10)]
+    assert following == [letters[start : start + 7] for start in (5, 10, 15)]
+
+
+def scenario_text(length):
+    from pydoc_data.topics import topics
+
+    return "\n".join(" ".join(topics[name].split()) for name in sorted(topics))[:length]
 
 
 def test_prompts_are_cut_one_after_the_other():

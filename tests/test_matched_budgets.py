@@ -40,11 +40,12 @@ def test_a_policy_evicts_what_its_ratio_says(tmp_path):
         row("effective:block_size=32:streaming-llm", 0.61, above=2),
         row("knorm", 0.0, below=8),
     ]
-    snapkv, adakv, streaming = matched_budgets(measured(tmp_path, rows), SCENARIO)
+    snapkv, adakv, streaming, knorm = matched_budgets(measured(tmp_path, rows), SCENARIO)
     assert snapkv.options == Options("snapkv", budget=260, mode="pack")
     assert adakv.options == Options("adakv", budget=130, mode="pack")
     assert streaming.options == Options("streaming-llm", budget=202, mode="free")
     assert (streaming.ratio, streaming.target_kl, streaming.outside) == (0.61, 0.02, 2)
+    assert (knorm.options.budget, knorm.outside) == (520, 8)  # nothing may go: all is kept
 
 
 def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
@@ -66,6 +67,7 @@ def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
         Options("block-swap", budget=136, copies=0.01, scores="last-queries"),
         Options("token-joint", budget=260, scores="last-queries"),
         Options("paged-eviction", **whole),
+        Options("block-joint", budget=520, mode="free", scores="knorm"),  # the last block but for five tokens
     ]
 
 

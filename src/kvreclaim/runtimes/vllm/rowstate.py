@@ -120,8 +120,8 @@ class RowState:
 
     def remember(self, layer: int, queries: Tensor, places: Tensor) -> None:
         """Keep the latest queries of a layer, of ``[n, heads, head_dim]`` as many as there are places."""
+        assert self._query_positions is not None  # noqa: S101  # whoever has places asked for them
         if self._queries is None:
-            assert self._query_positions is not None  # noqa: S101  # whoever has places asked for them
             shape = (self.shape.layers, len(self._query_positions), self.shape.heads, self.shape.head_dim)
             self._queries = torch.zeros(shape, dtype=queries.dtype)
         latest, start = queries[len(queries) - len(places) :], int(places[0])
