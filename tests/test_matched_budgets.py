@@ -67,7 +67,7 @@ def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
         Options("block-swap", budget=136, copies=0.01, scores="last-queries"),
         Options("token-joint", budget=260, scores="last-queries"),
         Options("paged-eviction", **whole),
-        Options("block-joint", budget=520, mode="free", scores="knorm"),  # the last block but for five tokens
+        Options("block-joint", budget=520, mode="free", scores="knorm"),  # 514 end within a block
     ]
 
 

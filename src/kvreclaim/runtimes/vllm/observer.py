@@ -126,8 +126,7 @@ class LayerHook:
         positions = state.positions_in(self.layer, computed)
         keys, seen = self.cache.keys(blocks, slots), state.seen_at(self.layer, computed)
         if kind == TRAILING:
-            places = torch.arange(slots)[None] if positions is None else positions
-            return trailing_attention(queries, at, keys, places, seen, self.scale)
+            return trailing_attention(queries, at, keys, positions, seen, self.scale)
         weights = window_attention(queries, at, keys, positions, seen, self.scale)
         if kind == LAST:
             return weights.mean(dim=(0, 1)).expand(self.cache.kv_heads, slots)

@@ -81,7 +81,7 @@ def trailing_attention(
     queries: Tensor,
     query_positions: Tensor,
     keys: Tensor,
-    key_positions: Tensor,
+    key_positions: Tensor | None,
     seen: Tensor | None,
     scale: float,
 ) -> Tensor:
@@ -91,9 +91,11 @@ def trailing_attention(
     `window_attention`; the queries are those of the latest tokens, without a gap.
     """
     received = torch.zeros(keys.shape[0], keys.shape[2])
-    add_received_attention(received, queries, query_positions, keys, key_positions, seen, scale)
-    latest = int(query_positions.max())
-    return received / (latest + 1 - key_positions).clamp(1, len(queries))
+    for tile in _tiles(len(queries), QUERY_TILE):
+        at = query_positions[tile]
+        received += window_attention(queries[tile], at, keys, key_positions, seen, scale).mean(1) * len(at)
+    places = torch.arange(keys.shape[2])[None] if key_positions is None else key_positions
+    return received / (query_positions.max() + 1 - places).clamp(1, len(queries))
 
 
 def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float) -> Tensor:
