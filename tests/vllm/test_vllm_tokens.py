@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from observed import FULL, assert_same
 
-from kvreclaim.runtimes.vllm.options import MODES, Options
+from kvreclaim.runtimes.vllm.options import Options
 
 COUNT = 48
 BUDGET = 96
@@ -45,7 +45,10 @@ WHOLE += [
     for mode in ("free", "pack", "mask")
     for scores in ("last-queries", "rkv", "knorm")
 ]
-WHOLE += [Options(policy, BUDGET, mode, recent=32) for policy in ("paged-eviction", "rkv") for mode in MODES]
+WHOLE += [
+    Options(policy, BUDGET, mode) for policy in ("paged-eviction", "rkv") for mode in ("free", "pack", "mask")
+]
+WHOLE += [Options(policy, BUDGET, "compact", recent=32) for policy in ("streaming-llm", "token-joint")]
 WHOLE += [
     *SMOKE[-3:],
     Options("blend", BUDGET, "pack", recent=32, scores="tova", buffer=16),
