@@ -15,6 +15,7 @@ from kvreclaim.results import as_csv
 from kvreclaim.runtimes import in_vllm, openvino
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.texts import topics
 
 
 @pytest.fixture(autouse=True)
@@ -177,29 +178,15 @@ def test_bad_input_is_refused_before_anything_starts(asked, options, words):
     assert asked == []
 
 
-def test_what_follows_a_prompt_is_the_text_after_it():
+def test_prompts_are_those_that_measure_cuts():
     scenario = Scenario("here", requests=3, prompt_tokens=5, max_tokens=7)
-    letters = [ord(letter) for letter in scenario_text(3 * 5 + 7)]
-    prompts, following = (
-        cut(lambda text: [ord(one) for one in text]) for cut in (scenario.prompts, scenario.followed_by)
-    )
-    assert prompts == [letters[start : start + 5] for start in (0, 5, 10)]
-    assert following == [letters[start : start + 7] for start in (5, 10, 15)]
-
-
-def scenario_text(length):
-    from pydoc_data.topics import topics
-
-    return "\n".join(" ".join(topics[name].split()) for name in sorted(topics))[:length]
-
-
-def test_prompts_are_cut_one_after_the_other():
-    scenario = Scenario("here", requests=3, prompt_tokens=5, max_tokens=1)
-    one, two, three = scenario.prompts(lambda text: [ord(letter) for letter in text])
-    assert [len(prompt) for prompt in (one, two, three)] == [5, 5, 5]
-    whole = "".join(map(chr, [*one, *two, *three]))
-    assert whole == " ".join(whole.split(" "))
-    assert len({tuple(one), tuple(two), tuple(three)}) == 3
+    letters = [ord(letter) for letter in topics()]
+    prompts = scenario.prompts(lambda text: [ord(one) for one in text], start=(1,))
+    step = 4 + 7  # the first of a prompt's five tokens is the start
+    firsts = [number * (len(letters) // step) // 3 * step for number in range(3)]
+    assert [prompt.first_token for prompt in prompts] == firsts
+    for prompt, first in zip(prompts, firsts, strict=True):
+        assert [*prompt.ids, *prompt.next_ids] == [1, *letters[first : first + step]]
 
 
 def test_what_a_runtime_prints_is_not_part_of_the_answer(asked, capfd):

@@ -21,7 +21,8 @@ def test_kl_of_what_was_asked_and_of_what_attention_saw(engine, reference):
     def encode(text):
         return tokenizer.encode(text, add_special_tokens=False, verbose=False)
 
-    prompts, following = SCENARIO.prompts(encode), SCENARIO.followed_by(encode)
+    cut = SCENARIO.prompts(encode)
+    prompts, following = [prompt.ids for prompt in cut], [prompt.next_ids for prompt in cut]
     limits = replace(SCENARIO, pool_blocks=engine.pool_blocks).settings
     chosen = [Options("none"), Options("snapkv", 70, "pack"), Options("streaming-llm", 30, "free")]
     runs = [observe_run(engine, prompts, options, SCENARIO.max_tokens, limits) for options in chosen]

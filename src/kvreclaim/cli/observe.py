@@ -96,7 +96,7 @@ def observe_command(
 ) -> None:
     """Observe a real runtime in a small pool, with and without eviction, beside what is predicted of it."""
     from kvreclaim.results import ResultsFolder
-    from kvreclaim.runtimes.matched import matched_budgets, write_budgets
+    from kvreclaim.runtimes.matched import matched_budgets, of_the_same_prompts, write_budgets
     from kvreclaim.runtimes.observation import write
 
     if runtime not in POLICIES:
@@ -125,6 +125,8 @@ def observe_command(
     else:
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
+    if matched is not None:
+        parameters["budgets_of_the_same_prompts"] = of_the_same_prompts(matched, scenario)
     del parameters["directory"]  # of this machine
     write(folder, scenario, observations)
     if budgets is not None:
@@ -177,7 +179,7 @@ def _in_vllm(scenario: Scenario, options: list[Options]) -> list[Observation]:
     with progress() as bar, others_on_stderr():
         task = bar.add_task("observing", total=len(options) + 1)
         observations = observe(scenario, options, lambda done: bar.update(task, completed=done))
-        if not any(seen.masks for seen in observations):
+        if scenario.max_tokens < 2 or not any(seen.masks for seen in observations):  # nothing to judge by
             return observations
         task = bar.add_task("judging", total=scenario.requests)
         return with_kl(scenario, observations, lambda done: bar.update(task, completed=done))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kvreclaim.keep import as_keep_mask
+from kvreclaim.prompts import start_of
 from kvreclaim.runtimes.observation import MASKS, Observation, Scenario, Spread
 
 
@@ -42,7 +43,10 @@ def with_kl(
         for name in MASKS
         if seen.masks
     }
-    found = kl_of_masks(model, scenario.prompts(encode), scenario.followed_by(encode), masks, report)
+    prompts = scenario.prompts(encode, start_of(tokenizer))
+    found = kl_of_masks(
+        model, [prompt.ids for prompt in prompts], [prompt.next_ids for prompt in prompts], masks, report
+    )
     return [
         replace(seen, kl={name: Spread.of(found[f"{run} {name}"]) for name in MASKS}) if seen.masks else seen
         for run, seen in enumerate(observations)

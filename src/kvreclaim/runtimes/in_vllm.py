@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kvreclaim.errors import InputError
+from kvreclaim.prompts import start_of
 from kvreclaim.runtimes.observation import Mask, Observation, Row, Scenario
 from kvreclaim.runtimes.predict import (
     Prediction,
@@ -51,11 +52,12 @@ def observe(
     ) as engine:
         tokenizer = engine.llm.get_tokenizer()
         prompts = scenario.prompts(
-            lambda text: tokenizer.encode(text, add_special_tokens=False, verbose=False)
+            lambda text: tokenizer.encode(text, add_special_tokens=False, verbose=False), start_of(tokenizer)
         )
+        ids = [prompt.ids for prompt in prompts]
         observations = []
         for done, options in enumerate([Options("none"), *chosen]):
-            observations.append(observe_run(engine, prompts, options, scenario.max_tokens, scenario.settings))
+            observations.append(observe_run(engine, ids, options, scenario.max_tokens, scenario.settings))
             report(done + 1)
     return observations
 

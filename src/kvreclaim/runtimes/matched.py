@@ -114,6 +114,18 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
     return found
 
 
+def of_the_same_prompts(folder: str | PathLike[str], scenario: Scenario) -> bool:
+    """Return whether a folder of ``kvreclaim measure`` was measured on the very prompts of a scenario."""
+    asked = json.loads((Path(folder) / "run.json").read_bytes())["parameters"]
+    wanted: dict[str, Any] = {
+        "model": scenario.model,
+        "prompts": scenario.requests,
+        "next_tokens": scenario.max_tokens,
+        "texts": [],
+    }
+    return all(asked.get(key) == value for key, value in wanted.items())
+
+
 def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> None:
     """Write ``budgets.csv``: a row per policy and mode, those that may evict nothing among them."""
     rows = [

@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
+from kvreclaim.prompts import TOPICS, Prompt, cut
 from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.scheduling import SchedulerSettings
+from kvreclaim.texts import topics
 from kvreclaim.validate import positive_int
 
 FIGURES = ("peak_running", "steps", "blocks_freed", "preemptions", "free_blocks_end")
 """What is both observed and predicted."""
 
 STEP_COLUMNS = ("free_blocks", "scheduled", "running", "waiting", "preemptions")
-CHARACTERS = 12  # of a token, at the very most on average
 MASKS = ("asked", "effective")
 """What a policy keeps, and what attention sees: the two differ where dead pairs stay in held blocks."""
 
@@ -89,33 +90,27 @@ class Scenario:
             self.pool_blocks, self.block_size, self.max_num_seqs, self.max_num_batched_tokens
         )
 
-    def prompts(self, encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-        """Return the token ids of each prompt: consecutive stretches of the help that comes with Python.
+    def prompts(
+        self, encode: Callable[[str], Sequence[int]], start: tuple[int, ...] = ()
+    ) -> tuple[Prompt, ...]:
+        """Return the prompts: those that ``kvreclaim measure`` cuts, of so many and so long ones.
+
+        They come out of the help that comes with Python; what follows them is ``max_tokens`` long.
 
         Parameters
         ----------
         encode
             The tokenizer, without special tokens.
+        start
+            What every prompt begins with, as `kvreclaim.prompts.start_of` returns it.
 
         Raises
         ------
         InputError
             If that text is too short for them.
         """
-        return self._stretches(encode, 0, self.prompt_tokens)
-
-    def followed_by(self, encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-        """Return what follows each prompt in that text, ``max_tokens`` long; parameters as `prompts`."""
-        return self._stretches(encode, self.prompt_tokens, self.max_tokens)
-
-    def _stretches(self, encode: Callable[[str], Sequence[int]], after: int, length: int) -> list[list[int]]:
-        """Return so many tokens of each request's text, from so many after its beginning."""
-        wanted = self.requests * self.prompt_tokens + self.max_tokens
-        tokens = list(encode(_help_of_python()[: wanted * CHARACTERS]))
-        if len(tokens) < wanted:
-            raise InputError(f"{wanted} tokens of prompts are more than there is text: pass fewer or shorter")
-        starts = range(after, after + self.requests * self.prompt_tokens, self.prompt_tokens)
-        return [tokens[start : start + length] for start in starts]
+        ids = {TOPICS: list(encode(topics()))}
+        return cut(ids, start, self.requests, self.prompt_tokens, self.max_tokens)
 
 
 @dataclass(frozen=True)
@@ -248,10 +243,3 @@ def _run_row(number: int, scenario: Scenario, seen: Observation) -> Row:
             for end, key in (("", "median"), ("_low", "low"), ("_high", "high"), ("_count", "count"))
         }
     return row
-
-
-def _help_of_python() -> str:
-    """Return the running text of CPython's help topics, one after the other."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(" ".join(topics[name].split()) for name in sorted(topics))

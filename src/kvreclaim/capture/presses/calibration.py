@@ -19,10 +19,10 @@ from kvreclaim.capture.inside.attention_layers import (
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.inside.quiet import quiet_transformers
 from kvreclaim.capture.inside.rotary import frequencies_of
-from kvreclaim.capture.texts import docstrings
 from kvreclaim.errors import InputError
 from kvreclaim.scores.centres_file import CentresFile
 from kvreclaim.scores.distance import QueryCentres, centres_of
+from kvreclaim.texts import docstrings
 
 TOKENS = 2048
 """Tokens that a model is calibrated on by itself."""

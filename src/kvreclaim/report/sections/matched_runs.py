@@ -45,6 +45,7 @@ def _run_of(budget: Row, runs: list[Row]) -> Row | None:
 
 
 def _question(asked: Row, full: Row, budget: Row) -> str:
+    these = "these" if asked.get("budgets_of_the_same_prompts") else "other"
     return (
         "The study ends with a step that it leaves open: evict in a paged runtime, and report free blocks "
         f"and admitted requests at matched quality. Here {asked['model']} runs in "
@@ -52,8 +53,9 @@ def _question(asked: Row, full: Row, budget: Row) -> str:
         f"{asked['prompt_tokens']} tokens, {asked['max_tokens']} more to generate, in a pool of "
         f"{asked['pool_blocks']} blocks of {asked['block_size']}, too small on purpose. Each policy may "
         f"evict until it does the same harm as the others: a KL of {number(budget['target_kl'])} nats to the "
-        "full model (median over prompts). Where only whole dead blocks are freed, the dead pairs that stay "
-        "are still attended: that is what its harm was measured with, and such a policy may ask for more."
+        f"full model (median over {these} prompts). Where only whole dead blocks are freed, the dead pairs "
+        "that stay are still attended: that is what its harm was measured with, and such a policy may ask "
+        "for more."
     )
 
 
