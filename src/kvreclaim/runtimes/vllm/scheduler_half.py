@@ -106,12 +106,15 @@ class SchedulerHalf:
         self._scheduled = set()
 
     def _compact(self, call: Call) -> None:
-        """Let the worker compact the rows of this step's requests that were evicted from."""
+        """Let the worker compact the rows of this step's requests that hold dead pairs."""
+        holding = {name for name, evicted in self._evicted.items() if evicted.dead_pairs} & self._scheduled
         running = {
             request.request_id: request
             for request in self._scheduler.running
-            if request.request_id in self._evicted and request.request_id in self._scheduled
+            if request.request_id in holding
         }
+        if not running:
+            return
         told = [(name, request.num_computed_tokens) for name, request in running.items()]
         (done,) = call("kvreclaim_compact", args=(told,))
         for compacted in done:

@@ -131,11 +131,7 @@ class WorkerHalf:
     def compact(self, running: Mapping[str, int]) -> list[Evicted]:
         """Move tokens within the rows of some requests, given with their computed tokens; tell of each."""
         started, done, limit = time.perf_counter(), [], self._options.copy_budget
-        rows = {
-            request: self._states[request].live_at(computed)
-            for request, computed in running.items()
-            if not self._states[request].live.all()
-        }
+        rows = {request: self._states[request].live_at(computed) for request, computed in running.items()}
         plans = plan_rows(rows, self._table.block_size, None if limit is None else limit // self._token_bytes)
         for request, plan in plans.items():
             state, computed = self._states[request], running[request]
