@@ -29,7 +29,7 @@ Policies = Annotated[
         "--policy",
         metavar="PRESS",
         help="A press, such as snapkv or adakv:snapkv; may be repeated.",
-        show_default=f"{len(POLICIES)} of them",
+        show_default=" ".join(POLICIES),
     ),
 ]
 Ratios = Annotated[
