@@ -37,7 +37,7 @@ from kvreclaim.serving.simulate import simulate
 from kvreclaim.serving.steptime import StepTime
 trace = poisson({count}, 20.0, Lengths(200, 600), Lengths(40, 100))
 done = simulate(trace, SchedulerSettings(50_000, 16), StepTime(0.006, 2e-5, 1e-7, 2e-5))
-assert done.served.all()
+assert done.totals.served == {count}
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, done.simulate_seconds)
 """
 

@@ -71,11 +71,11 @@ def agrees(trace, setting, rule, eviction):
             now += STEP.seconds(step.decodes, step.kv_tokens, step.prefill_tokens)
         ends.append(now)
     result = simulate(trace, setting, STEP, eviction, memory=Memory(share_prefixes=True))
-    assert set(np.flatnonzero(result.served)) == added
+    assert set(np.flatnonzero(result.each.served)) == added
     for name, outcome in made.outcomes.items():
-        assert result.state.first_token[name] == ends[outcome.first_token]
-        assert result.state.finish[name] == ends[outcome.finish]
-        assert result.state.preemptions[name] == outcome.preemptions
+        assert result.each.first_token[name] == ends[outcome.first_token]
+        assert result.each.finish[name] == ends[outcome.finish]
+        assert result.each.preemptions[name] == outcome.preemptions
     assert result.count(places.HIT_TOKENS) == made.hit_tokens
     freed = sum(outcome.blocks_freed for outcome in made.outcomes.values())
     assert result.count(places.BLOCKS_FREED) == freed
@@ -103,7 +103,7 @@ def test_without_equal_hashes_nothing_is_shared(trace, setting):
     plain = simulate(trace, setting, STEP)
     shared = simulate(lone, setting, STEP, memory=Memory(share_prefixes=True))
     if not plain.count(places.PREEMPTIONS):  # one that was preempted finds its own blocks again
-        np.testing.assert_array_equal(shared.state.finish, plain.state.finish)
+        np.testing.assert_array_equal(shared.each.finish, plain.each.finish)
 
 
 # Pages
@@ -113,7 +113,7 @@ def test_without_equal_hashes_nothing_is_shared(trace, setting):
 def test_pages_hold_what_the_blocks_need_and_no_more_than_blocks(trace, setting, per_page):
     plain = simulate(trace, setting, STEP, interval=0.05)
     paged = simulate(trace, setting, STEP, memory=Memory(page_blocks=per_page), interval=0.05)
-    np.testing.assert_array_equal(plain.state.finish, paged.state.finish)
+    np.testing.assert_array_equal(plain.each.finish, paged.each.finish)
     np.testing.assert_array_equal(plain.samples[:, : places.S_PAGES], paged.samples[:, : places.S_PAGES])
     held = setting.blocks - paged.samples[:, places.S_FREE]
     pages = paged.samples[:, places.S_PAGES]
@@ -166,7 +166,7 @@ def test_a_group_holds_the_blocks_of_its_window(prompt, output, windows, block_s
 def test_one_group_without_a_window_is_no_group(trace, setting):
     plain = simulate(trace, setting, STEP)
     grouped = simulate(trace, setting, STEP, memory=Memory(group_windows=(None,)))
-    np.testing.assert_array_equal(plain.state.finish, grouped.state.finish)
+    np.testing.assert_array_equal(plain.each.finish, grouped.each.finish)
 
 
 def test_a_windowed_group_lets_more_requests_run():

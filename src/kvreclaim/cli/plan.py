@@ -139,9 +139,9 @@ def _table(trace: str, found: list[Variant], ttft: float, latency: float) -> Tab
 def _remarks(found: list[Variant]) -> Iterator[str]:
     full = found[0]
     yield f"At the trace's own load: {_ADVICE[full.binds]}"
-    refused = full.at_load.refused.size
-    if refused:
-        first = full.at_load.refused[0]
-        yield f"{refused:,} requests are longer than the pool and refused, request {first} the first"
+    totals = full.at_load.totals
+    if totals.refused:
+        first, _ = totals.first_refused[0]
+        yield f"{totals.refused:,} requests are longer than the pool and refused, request {first} the first"
     for note in full.at_load.trace.notes:
         yield printable(note)

@@ -8,7 +8,7 @@ import typer
 
 from kvreclaim.cli import traffic_options as given
 from kvreclaim.cli.extras import needs
-from kvreclaim.cli.output import MISSING, Json, console, emit_json, percent, plain_table, printable
+from kvreclaim.cli.output import MISSING, Json, console, emit_json, percent, plain_table, printable, wrote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +70,7 @@ def simulate_command(
         from kvreclaim.serving.scenario import Scenario
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
         from kvreclaim.serving.tables import requests as requests_table
+        from kvreclaim.serving.trace import WINDOW, Trace
 
         scenario = Scenario.of({**options, "step_time": given.read_step_time(step_time)})
         folder = None if out is None else ResultsFolder(out)
@@ -80,14 +81,19 @@ def simulate_command(
         simulation = scenario.run(interval or nice_interval(1.2 * span))
         if folder is not None:
             write_traffic(folder, "simulate", as_parameters(scenario), [("as given", simulation)])
-            requests_table(simulation).write_parquet(folder.place("requests.parquet"))
+            if isinstance(simulation.trace, Trace):
+                table = requests_table(simulation.trace, simulation.each)
+                table.write_parquet(folder.place("requests.parquet"))
     emit_json(json, simulation.summary())
     screen = console(json)
     screen.print(_table(scenario, simulation))
     for line in remarks(scenario, simulation):
         screen.print(line)
     if folder is not None:
-        screen.print(f"wrote {printable(str(folder.path))}: tables over time and by request")
+        what = "tables over time and by request"
+        if not simulation.trace.in_memory:
+            what = f"tables over time; by request only up to {WINDOW:,} requests"
+        screen.print(wrote(folder.path, what))
 
 
 def _table(scenario: Scenario, simulation: Simulation) -> Table:
@@ -128,11 +134,11 @@ def remarks(scenario: Scenario, simulation: Simulation) -> Iterator[str]:
     for note in simulation.trace.notes:
         yield f"{printable(simulation.trace.name)}: {note}"
     settings = simulation.settings
-    for place in simulation.refused[:3]:
-        tokens = int(simulation.trace.prompt[place]) + int(simulation.trace.output[place])
+    totals = simulation.totals
+    for place, tokens in totals.first_refused:
         yield f"request {place} refused: {tokens:,} tokens are more than {settings.blocks:,} blocks hold"
-    if simulation.refused.size > 3:
-        yield f"... and {simulation.refused.size - 3:,} more refused"
+    if totals.refused > len(totals.first_refused):
+        yield f"... and {totals.refused - len(totals.first_refused):,} more refused"
     if not simulation.pool_binding:
         yield "The pool is not binding: no request ever waited for blocks."
         if scenario.eviction() is not None:

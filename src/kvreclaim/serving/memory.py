@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.scheduling import NULL_BLOCKS, SchedulerSettings
-from kvreclaim.serving.kernel.identity import Blocks, new_blocks
-from kvreclaim.serving.trace import Trace
+from kvreclaim.serving.kernel.blocks import Blocks, new_blocks
+from kvreclaim.serving.trace import Trace, Traffic
 from kvreclaim.validate import non_negative_int
 
 
@@ -47,7 +47,7 @@ class Memory:
             if window is not None and window < 1:
                 raise InputError(f"a group's window is {window}: pass tokens, at least 1, or None")
 
-    def check(self, trace: Trace, settings: SchedulerSettings, *, evicting: bool) -> None:
+    def check(self, trace: Traffic, settings: SchedulerSettings, *, evicting: bool) -> None:
         """Refuse what can't be simulated together."""
         if self.group_windows and (evicting or self.share_prefixes or self.page_blocks):
             raise InputError("groups of layers are simulated without eviction, shared prefixes and pages")
@@ -70,20 +70,25 @@ class Memory:
             return None
         return np.array([window or 0 for window in self.group_windows], np.int32)
 
-    def blocks(self, trace: Trace, settings: SchedulerSettings) -> Blocks | None:
-        """Return the blocks as individuals, where it matters which is whose."""
-        if not self.share_prefixes and not self.page_blocks:
+    @property
+    def by_block(self) -> bool:
+        """Whether it matters which block is whose."""
+        return self.share_prefixes or self.page_blocks > 0
+
+    def blocks(self, trace: Traffic, first: Trace, settings: SchedulerSettings) -> Blocks | None:
+        """Return the blocks as individuals, for the first window of a trace, where it matters which is whose."""
+        if not self.by_block:
             return None
         hashes = None
         if self.share_prefixes and trace.prefixes is not None:
             per_hash = trace.prefixes.block_tokens // settings.block_size
             hashes = (trace.prefixes.offsets, trace.prefixes.ids, per_hash)
-        longest = int((trace.prompt.astype(np.int64) + trace.output).max())
+        longest = sum(trace.longest)
         return new_blocks(
             settings.blocks,
             min(settings.max_num_seqs, trace.requests) + 1,
             min(settings.blocks_for(longest), settings.blocks) + 1,
-            trace.requests,
+            first.requests,
             hashes=hashes,
             per_page=self.page_blocks,
             null_blocks=NULL_BLOCKS if self.page_blocks else 0,

@@ -174,7 +174,7 @@ def _block_bytes(scenario: Scenario) -> int:
 def _blocks_at_end(scenario: Scenario, eviction: Eviction | None) -> float:
     """Return the blocks that a request of the trace's mean size holds at its end."""
     trace, size = scenario.read(), scenario.block_size
-    prompt, output = round(float(trace.prompt.mean())), round(float(trace.output.mean()))
+    prompt, output = map(round, trace.mean)
     slots = prompt + output - 1
     if eviction is not None:
         rule = eviction.rule(prompt, size)

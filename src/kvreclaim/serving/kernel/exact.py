@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from numba import njit
 
+from kvreclaim.serving.kernel.blocks import PAGES
 from kvreclaim.serving.kernel.evict import evict, release
 from kvreclaim.serving.kernel.identity import (
-    PAGES,
     cached,
     close_row,
     give,
@@ -36,7 +36,8 @@ from kvreclaim.serving.kernel.state import (
 from kvreclaim.serving.kernel.steps import (
     ALL_DONE,
     AMPLE,
-    ROWS_FULL,
+    HUNGRY,
+    WRITTEN,
     arrive,
     begin,
     blocks_for,
@@ -45,6 +46,7 @@ from kvreclaim.serving.kernel.steps import (
     end,
     first_chunk,
     fits,
+    hungry,
     next_sample,
     sample,
 )
@@ -56,7 +58,7 @@ CALM_STEPS = 64
 
 @njit(cache=True, nogil=True)
 def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
-    """Run step by step until all is done, sample rows are full, or (where it may leave) blocks abound."""
+    """Run step by step until all is done, the caller has to act, or (where it may leave) blocks abound."""
     counts, clock, queue = state.counts, state.clock, state.queue
     running, tokens, preemptions = state.running, state.tokens, state.preemptions
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output
@@ -65,10 +67,14 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
     offset, dead, block_size = state.offset, state.dead, limits.block_size
     calm = 0
     while True:
-        if next_sample(counts, clock) <= clock[NOW] and not _sample(requests, rule, blocks, state):
-            return ROWS_FULL
+        if next_sample(counts, clock) <= clock[NOW]:
+            answer = _sample(requests, rule, blocks, state)
+            if answer != WRITTEN:
+                return answer
         if due(counts, clock, arrival):
             arrive(requests, state, clock[NOW])
+        if hungry(counts, arrival):
+            return HUNGRY
         count = before = counts[RUNNING]
         if count == 0 and counts[HEAD] == counts[TAIL]:
             if counts[ARRIVED] == arrival.size:

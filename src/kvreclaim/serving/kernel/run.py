@@ -6,12 +6,14 @@ from numba import njit
 
 from kvreclaim.serving.kernel.aggregated import aggregated
 from kvreclaim.serving.kernel.exact import exact
-from kvreclaim.serving.kernel.steps import ALL_DONE, ROWS_FULL, SHORT
+from kvreclaim.serving.kernel.steps import AMPLE, SHORT
 
 
 @njit(cache=True, nogil=True)
 def run(requests, limits, costs, rule, blocks, windows, state, ring):
-    """Run until all requests are done (True), or the rows for samples are full (False: pass more, go on).
+    """Run until all requests are done, the rows for samples are full, or the next request is wanted.
+
+    Answers `steps.ALL_DONE`, `ROWS_FULL` or `HUNGRY`; after the latter two, pass more and go on.
 
     Parameters
     ----------
@@ -28,14 +30,12 @@ def run(requests, limits, costs, rule, blocks, windows, state, ring):
         For the aggregated path, see there; empty: the exact path alone.
     """
     if rule is not None or blocks is not None or windows is not None:
-        return exact(requests, limits, costs, rule, blocks, windows, state, False) == ALL_DONE
+        return exact(requests, limits, costs, rule, blocks, windows, state, False)
     if ring.size == 0 or limits.max_seqs > limits.max_tokens:
-        return exact(requests, limits, costs, None, None, None, state, False) == ALL_DONE
+        return exact(requests, limits, costs, None, None, None, state, False)
     while True:
         answer = aggregated(requests, limits, costs, state, ring)
         if answer == SHORT:
             answer = exact(requests, limits, costs, None, None, None, state, True)
-        if answer == ALL_DONE:
-            return True
-        if answer == ROWS_FULL:
-            return False
+        if answer != AMPLE:
+            return answer

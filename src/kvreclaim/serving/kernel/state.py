@@ -33,8 +33,9 @@ Times = NDArray[np.float64]
     TOKENS,  # computed, recomputed ones included
     BLOCKED,  # steps that admitted fewer because blocks lacked
     HIT_TOKENS,  # found in the pool at admissions, and not computed
+    MORE,  # 1 while later requests of the trace are not in the arrays yet
     COUNTS,
-) = range(22)
+) = range(23)
 
 # Places in State.clock.
 NOW, INTERVAL, BUSY, CLOCKS = range(4)
