@@ -70,7 +70,7 @@ def simulate_command(
         from kvreclaim.serving.scenario import Scenario
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
         from kvreclaim.serving.tables import requests as requests_table
-        from kvreclaim.serving.trace import WINDOW, Trace
+        from kvreclaim.serving.trace import HELD, Trace
 
         scenario = Scenario.of({**options, "step_time": given.read_step_time(step_time)})
         folder = None if out is None else ResultsFolder(out)
@@ -92,7 +92,7 @@ def simulate_command(
     if folder is not None:
         what = "tables over time and by request"
         if not simulation.trace.in_memory:
-            what = f"tables over time; by request only up to {WINDOW:,} requests"
+            what = f"tables over time; by request only up to {HELD:,} requests"
         screen.print(wrote(folder.path, what))
 
 

@@ -13,7 +13,8 @@ from kvreclaim.errors import InputError
 from kvreclaim.validate import positive_int
 
 LONGEST = 2**31 - 1  # tokens that a 32-bit count holds
-WINDOW = 1 << 20  # requests that are held, and simulated, at a time
+HELD = 1 << 20  # requests up to which a trace is held in memory
+WINDOW = 1 << 18  # requests that are simulated at a time
 
 
 @dataclass(frozen=True)

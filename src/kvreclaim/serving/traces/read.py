@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.serving.arrivals import arriving
-from kvreclaim.serving.trace import LONGEST, WINDOW, Prefixes, Trace
+from kvreclaim.serving.trace import HELD, LONGEST, Prefixes, Trace
 from kvreclaim.serving.traces.kinds import kind_of
 from kvreclaim.serving.traces.rows import Batch
 from kvreclaim.serving.traces.stored import MadeUp, Outline, Source, StoredTrace
@@ -58,7 +58,7 @@ def open_trace(
     rate: float | None = None,
     burstiness: float = 1.0,
     seed: int = 0,
-    held: int | None = WINDOW,
+    held: int | None = HELD,
 ) -> Trace | StoredTrace:
     """Read a trace once, and hold it, or, where it has more requests, read it again at each use.
 

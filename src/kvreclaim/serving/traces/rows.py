@@ -14,7 +14,7 @@ from kvreclaim.serving.trace import LONGEST
 from kvreclaim.serving.traces.kinds import Kind
 from kvreclaim.serving.traces.tables import Table, unreadable
 
-_BATCH = 1 << 20  # rows
+_BATCH = 1 << 18  # rows
 _NANO = 1e-9
 
 
