@@ -93,7 +93,9 @@ def agrees(trace, limits, rule=None, eviction=None, copies=None, *, aggregate=Tr
     result = simulate(trace, limits, STEP, eviction, copies, interval=0.5, aggregate=aggregate)
     state = result.each
     assert set(np.flatnonzero(state.status == places.FINISHED)) == admitted
-    assert set(np.flatnonzero(state.status == places.REFUSED_REQUEST)) == set(range(trace.requests)) - admitted
+    assert (
+        set(np.flatnonzero(state.status == places.REFUSED_REQUEST)) == set(range(trace.requests)) - admitted
+    )
     for name, outcome in made.outcomes.items():
         assert state.scheduled[name] == starts[outcome.scheduled]
         assert state.first_token[name] == ends[outcome.first_token]

@@ -59,11 +59,12 @@ def test_windows_with_evictions(trace, setting, window, eviction):
     traces(),
     limits(),
     WINDOWS,
-    st.sampled_from([Memory(page_blocks=3), Memory(group_windows=(None, 5))]),
+    st.sampled_from([Memory(page_blocks=3), Memory(False, 2, (None, 5, None)), Memory(False, 0, (3, None))]),
+    st.sampled_from([None, HALF]),
 )
-def test_windows_with_pages_and_with_groups(trace, setting, window, memory):
+def test_windows_with_pages_and_with_groups(trace, setting, window, memory, eviction):
     made = [
-        simulate(trace, setting, STEP, memory=memory, interval=0.1, window=size)
+        simulate(trace, setting, STEP, eviction, memory=memory, interval=0.1, window=size)
         for size in (window, trace.requests)
     ]
     assert made[0].peak_pages == made[1].peak_pages
@@ -131,7 +132,13 @@ def test_a_stored_trace_is_answered_in_sum(stored):
 
 
 def test_gaps_and_rows_left_out_are_noted_alike(tmp_path):
-    rows = ["arrival,prompt,output", *(f"{time},5,5" for time in range(9)), "7300,5,0", "7300,5,5", "7301,5,5"]
+    rows = [
+        "arrival,prompt,output",
+        *(f"{time},5,5" for time in range(9)),
+        "7300,5,0",
+        "7300,5,5",
+        "7301,5,5",
+    ]
     (tmp_path / "t.csv").write_text("\n".join(rows) + "\n")
     held, kept = read_trace(tmp_path / "t.csv"), open_trace(tmp_path / "t.csv", held=3)
     assert held.notes == kept.notes

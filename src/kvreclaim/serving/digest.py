@@ -15,11 +15,11 @@ RATIO = 1.001  # from a bin's lower end to its upper end
 
 
 class Digest:
-    """Values that come in batches; up to so many are held and all answers exact, then they are counted in bins.
+    """Values that come in batches: up to so many are held and all answers exact, then they go into bins.
 
-    The bins' ends grow by `RATIO`, each stands for the value that is as far, relatively, from both its ends: the
-    sketch of Masson, Rim and Lee (DDSketch, VLDB 2019). Its percentiles are within `error` of the exact ones,
-    values under `LEAST` within that.
+    A bin's end is `RATIO` times its beginning, and it stands for the value that is relatively as far from
+    both: the sketch of Masson, Rim and Lee (DDSketch, VLDB 2019). Percentiles are then within `error` of the
+    exact ones, or within `LEAST`.
 
     Parameters
     ----------
@@ -70,13 +70,12 @@ class Digest:
             return found
         place = np.asarray(percents) / 100 * (self.count - 1)
         low, high = self._at(np.floor(place)), self._at(np.ceil(place))
-        between: Values = low + (high - low) * (place - np.floor(place))
-        return between
+        return np.asarray(low + (high - low) * (place - np.floor(place)), np.float64)
 
     def _at(self, place: Values) -> Values:
         """Return the values at these places of the sorted values."""
         found = np.searchsorted(np.cumsum(self._bins), place, side="right")
-        middle: Values = LEAST * RATIO ** (found - 1) * 2 * RATIO / (RATIO + 1)
+        middle = LEAST * RATIO ** (found - 1.0) * 2 * RATIO / (RATIO + 1)
         return np.where(found == 0, 0.0, middle)
 
 

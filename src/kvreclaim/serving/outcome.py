@@ -72,7 +72,9 @@ class ByRequest:
     def of(cls, requests: int) -> ByRequest:
         """Return arrays to be filled."""
         return cls(
-            *(np.empty(requests) for _ in range(3)),
+            np.empty(requests),
+            np.empty(requests),
+            np.empty(requests),
             np.empty(requests, np.uint16),
             np.empty(requests, np.uint8),
         )

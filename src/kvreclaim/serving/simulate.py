@@ -18,6 +18,7 @@ from kvreclaim.serving.eviction import Eviction
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.kernel.blocks import PEAK_PAGES, new_blocks
 from kvreclaim.serving.kernel.steps import ALL_DONE, HUNGRY
+from kvreclaim.serving.kernel.windows import Groups
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import ByRequest, Simulation, Totals
 from kvreclaim.serving.steptime import StepTime
@@ -123,13 +124,13 @@ class _Run:
         prompt, output = trace.longest
         self._seconds = 0.0
         self._rule = None if eviction is None else eviction.rule(prompt + output, settings.block_size)
-        self._windows = memory.windows
-        simple = self._rule is None and self._windows is None and not memory.by_block
+        self._groups = memory.groups
+        simple = self._rule is None and self._groups is None and not memory.by_block
         self._ring = _ring(output) if aggregate and simple else _NO_RING
-        _compile(self._rule is not None, memory.by_block, self._windows is not None)
+        _compile(self._rule is not None, memory.by_block, self._groups is not None)
 
     def through(self, parts: Iterator[Trace], interval: float) -> Iterator[Ended]:
-        """Simulate the parts of the trace, and yield the requests that end, as soon as they leave the window."""
+        """Simulate the parts of the trace; yield the requests that have ended when they leave the window."""
         self._window = self._first(next(parts), interval)
         for following in parts:
             self._until(HUNGRY)
@@ -163,6 +164,7 @@ class _Run:
             self._refused(part),
             self._limits,
             evicting=self._rule is not None,
+            grouped=self._groups is not None,
             interval=float(interval),
             samples=_ROWS if math.isfinite(interval) else 0,
             blocks=self._memory.blocks(self._trace, part, self._settings),
@@ -178,7 +180,7 @@ class _Run:
                 self._costs,
                 self._rule,
                 window.blocks,
-                self._windows,
+                self._groups,
                 window.state,
                 self._ring,
             )
@@ -214,12 +216,14 @@ def _ring(longest: int) -> NDArray[np.int32]:
 
 
 @lru_cache
-def _compile(evicting: bool, by_block: bool, windowed: bool) -> None:
+def _compile(evicting: bool, by_block: bool, grouped: bool) -> None:
     """Compile the kernel for these kinds of arguments, or load it: not what a simulation takes."""
     requests = kernel.Requests(np.zeros(1), np.ones(1, np.int32), np.ones(1, np.int32))
     limits = kernel.Limits(1, 1, 1, 1, 0, 1, 1)
     rule = Eviction("mask", budget=1, buffer=1).rule(1, 1) if evicting else None
     blocks = new_blocks(1, 1, 1, 1) if by_block else None
-    windows = np.zeros(1, np.int32) if windowed else None
-    state = kernel.new_state(requests, limits, evicting=evicting, interval=math.inf, samples=0)
-    kernel.run(requests, limits, kernel.Costs(1.0, *[0.0] * 5), rule, blocks, windows, state, _NO_RING)
+    groups = Groups(1, np.zeros(0, np.int32)) if grouped else None
+    state = kernel.new_state(
+        requests, limits, evicting=evicting, grouped=grouped, interval=math.inf, samples=0
+    )
+    kernel.run(requests, limits, kernel.Costs(1.0, *[0.0] * 5), rule, blocks, groups, state, _NO_RING)

@@ -1,8 +1,8 @@
 """The requests that the kernel sees at a time: those that wait or run, and the next part of the trace.
 
-Requests are numbered within the window, in order of arrival. When the last of them has arrived, those that have
-ended go, the others move to the front, in the same order, and the next part of the trace follows them: what is
-kept is the state of the requests under way, not of all.
+Requests are numbered within the window, in order of arrival. When the last of them has arrived, those that
+have ended go, the others move to the front in the same order, and the next part of the trace follows them:
+what is kept is the state of the requests under way, not of all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kvreclaim.serving.kernel import Limits, Requests, State, new_state
+from kvreclaim.serving.kernel import Limits, Requests, new_state
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.kernel.blocks import Blocks, renumbered
 from kvreclaim.serving.trace import Trace
@@ -21,6 +21,7 @@ _BY_REQUEST = (
     "known",
     "computed",
     "held",
+    "behind",
     "offset",
     "dead",
     "prefilling",
@@ -74,8 +75,8 @@ class Window:
         Places in it of requests that can't be served.
     limits
         The scheduler's.
-    evicting
-        Whether requests lose KV pairs.
+    evicting, grouped
+        Whether requests lose KV pairs; whether layers lie in groups.
     interval
         Seconds between samples.
     samples
@@ -91,13 +92,16 @@ class Window:
         limits: Limits,
         *,
         evicting: bool,
+        grouped: bool,
         interval: float,
         samples: int,
         blocks: Blocks | None,
     ) -> None:
-        self._limits, self._evicting = limits, evicting
+        self._limits, self._evicting, self._grouped = limits, evicting, grouped
         self.requests = Requests(part.arrival, part.prompt, part.output)
-        self.state = new_state(self.requests, limits, evicting=evicting, interval=interval, samples=samples)
+        self.state = new_state(
+            self.requests, limits, evicting=evicting, grouped=grouped, interval=interval, samples=samples
+        )
         self.state.status[refused] = places.REFUSED_REQUEST
         self.state.counts[places.MORE] = 1
         self.blocks = blocks
@@ -115,7 +119,7 @@ class Window:
         self.state = self.state._replace(samples=longer)
 
     def feed(self, part: Trace, refused: NDArray[np.int64]) -> Ended:
-        """Let the requests that have ended go, and the next part of the trace in; all here must have arrived."""
+        """Let requests that have ended go, and the next part of the trace in; all here must have arrived."""
         old, live = self.state, self._live()
         ended = self._ended(live)
         numbers = np.full(self._place.size, -1, np.int32)
@@ -124,6 +128,7 @@ class Window:
             Requests(part.arrival, part.prompt, part.output),
             self._limits,
             evicting=self._evicting,
+            grouped=self._grouped,
             interval=0.0,
             samples=0,
         )
@@ -141,8 +146,11 @@ class Window:
         old.counts[places.HEAD], old.counts[places.TAIL] = running.size, live.size
         old.counts[places.ARRIVED] = live.size
         self.state = old._replace(queue=queue, running=rows, tokens=tokens, **by_request)
-        joined = zip(self.requests, (part.arrival, part.prompt, part.output), strict=True)
-        self.requests = Requests(*(np.concatenate([values[live], more]) for values, more in joined))
+        self.requests = Requests(
+            np.concatenate([self.requests.arrival[live], part.arrival]),
+            np.concatenate([self.requests.prompt[live], part.prompt]),
+            np.concatenate([self.requests.output[live], part.output]),
+        )
         first = self._place[-1] + 1
         self._place = np.concatenate([self._place[live], np.arange(first, first + part.requests)])
         if self.blocks is not None:
@@ -165,13 +173,12 @@ class Window:
     def _ended(self, live: NDArray[np.int32]) -> Ended:
         gone = np.ones(self._place.size, np.bool_)
         gone[live] = False
-        arrival, prompt, output = (values[gone] for values in self.requests)
-        state = self.state
+        requests, state = self.requests, self.state
         return Ended(
             place=self._place[gone],
-            arrival=arrival,
-            prompt=prompt,
-            output=output,
+            arrival=requests.arrival[gone],
+            prompt=requests.prompt[gone],
+            output=requests.output[gone],
             scheduled=state.scheduled[gone],
             first_token=state.first_token[gone],
             finish=state.finish[gone],

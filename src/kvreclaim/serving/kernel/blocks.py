@@ -17,13 +17,17 @@ NONE = -1
 class Blocks(NamedTuple):
     """Tables of the running requests, owners and hashes of blocks, and the order of the free ones.
 
-    The queue is a ring through `after` and `before`, closed by a place past the last block. `partial` is a
-    stack of pages that were partly used when they were put there; `in_page` counts a page's used blocks,
-    and `spare` heads its stack of free ones (linked through `after`).
+    `table` is ``[groups, rows, blocks]``, groups that see all tokens (`full` of them) first; `spans`
+    ``[others, rows, 2]`` says from where to where the blocks of a window lie. The queue is a ring through
+    `after` and `before`, closed by a place past the last block. `partial` is a stack of pages that were partly
+    used when they were put there; `in_page` counts a page's used blocks, and `spare` heads its stack of free
+    ones (linked through `after`).
     """
 
     cursor: NDArray[np.int64]
+    full: int
     table: NDArray[np.int32]
+    spans: NDArray[np.int32]
     rows: Ints
     row: Ints
     owners: Ints
@@ -48,6 +52,8 @@ def new_blocks(
     width: int,
     requests: int,
     *,
+    full: int = 1,
+    windowed: int = 0,
     hashes: tuple[NDArray[np.int64], Ints, int] | None = None,
     per_page: int = 0,
     null_blocks: int = 0,
@@ -62,6 +68,8 @@ def new_blocks(
         Most requests that run at once, and most blocks of one.
     requests
         Requests of the trace.
+    full, windowed
+        Groups of layers that see all tokens, and those that see a window.
     hashes
         For shared prefixes: offsets ``[requests + 1]`` into hashes, and the blocks that each hash stands for.
     per_page
@@ -77,7 +85,9 @@ def new_blocks(
     pages = -(-(count + null_blocks) // per_page) if per_page else 0
     blocks = Blocks(
         cursor=np.zeros(4, np.int64),
-        table=np.empty((places, width), np.int32),
+        full=full,
+        table=np.empty((full + windowed, places, width), np.int32),
+        spans=np.zeros((windowed, places, 2), np.int32),
         rows=np.arange(places, dtype=np.int32),
         row=np.full(requests, NONE, np.int32),
         owners=np.zeros(count, np.int32),

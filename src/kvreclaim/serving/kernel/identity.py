@@ -11,6 +11,8 @@ from numba import njit
 
 from kvreclaim.serving.kernel.blocks import FREE_ROWS, NONE, PAGES, PARTIAL, PEAK_PAGES
 from kvreclaim.serving.kernel.state import HIT_TOKENS
+from kvreclaim.serving.kernel.steps import blocks_for
+from kvreclaim.serving.kernel.windows import passed
 
 
 @njit(cache=True, nogil=True)
@@ -30,8 +32,13 @@ def close_row(blocks, request):
 
 @njit(cache=True, nogil=True)
 def take(blocks, request, start, end):
-    """Put free blocks, which must be there, at these places of a request's table."""
-    row = blocks.table[blocks.row[request]]
+    """Put free blocks, which must be there, at these places of each table of a request without a window."""
+    for table in range(blocks.full):
+        _take(blocks, blocks.table[table, blocks.row[request]], start, end)
+
+
+@njit(cache=True, nogil=True)
+def _take(blocks, row, start, end):
     for place in range(start, end):
         block = _from_page(blocks) if blocks.per_page > 0 else _from_queue(blocks)
         blocks.owners[block] = 1
@@ -40,8 +47,42 @@ def take(blocks, request, start, end):
 
 @njit(cache=True, nogil=True)
 def give(blocks, request, start, end):
-    """Let go of these places of a request's table, the last first; return how many blocks that freed."""
-    row = blocks.table[blocks.row[request]]
+    """Let go of these places of those tables, the last first; return how many blocks that freed."""
+    freed = 0
+    for table in range(blocks.full):
+        freed += _give(blocks, blocks.table[table, blocks.row[request]], start, end)
+    return freed
+
+
+@njit(cache=True, nogil=True)
+def slide(blocks, groups, request, computed, tokens, block_size):
+    """Move the windows of a request on: blocks that they have passed go, those of the next tokens come."""
+    row = blocks.row[request]
+    for place in range(groups.windows.size):
+        table, span = blocks.table[blocks.full + place, row], blocks.spans[place, row]
+        first = passed(groups.windows[place], computed, block_size)
+        _give(blocks, table, span[0], first)
+        span[0] = first
+    for place in range(groups.windows.size):
+        table, span = blocks.table[blocks.full + place, row], blocks.spans[place, row]
+        end = blocks_for(computed + tokens, block_size)
+        _take(blocks, table, span[1], end)
+        span[1] = end
+
+
+@njit(cache=True, nogil=True)
+def leave(blocks, groups, request):
+    """Let go of what lies in a request's windows; return how many blocks that freed."""
+    row, freed = blocks.row[request], 0
+    for place in range(groups.windows.size):
+        span = blocks.spans[place, row]
+        freed += _give(blocks, blocks.table[blocks.full + place, row], span[0], span[1])
+        span[:] = 0
+    return freed
+
+
+@njit(cache=True, nogil=True)
+def _give(blocks, row, start, end):
     freed = 0
     for place in range(end - 1, start - 1, -1):
         block = row[place]
@@ -71,7 +112,7 @@ def cached(blocks, request, most):
 @njit(cache=True, nogil=True)
 def share(blocks, state, request, hits, block_size):
     """Put a request's leading cached blocks into its table."""
-    row = blocks.table[blocks.row[request]]
+    row = blocks.table[0, blocks.row[request]]
     for place in range(hits):
         block = blocks.holder[_key(blocks, request, place)]
         if blocks.owners[block] == 0:
@@ -92,7 +133,7 @@ def hashed(blocks, request, prompt, block_size):
 @njit(cache=True, nogil=True)
 def remember(blocks, request, start, end):
     """Let the blocks at these places be found by their hashes, where no other block is."""
-    row = blocks.table[blocks.row[request]]
+    row = blocks.table[0, blocks.row[request]]
     for place in range(start, end):
         key = _key(blocks, request, place)
         if blocks.holder[key] == NONE:
@@ -103,7 +144,7 @@ def remember(blocks, request, start, end):
 @njit(cache=True, nogil=True)
 def shared(blocks, request, held):
     """Return how many leading blocks of a request others hold too."""
-    row = blocks.table[blocks.row[request]]
+    row = blocks.table[0, blocks.row[request]]
     count = 0
     while count < held and blocks.owners[row[count]] > 1:
         count += 1
@@ -113,7 +154,7 @@ def shared(blocks, request, held):
 @njit(cache=True, nogil=True)
 def forget(blocks, request, start, end):
     """Let the blocks at these places be found no more: an eviction changed what they hold."""
-    row = blocks.table[blocks.row[request]]
+    row = blocks.table[0, blocks.row[request]]
     for place in range(start, end):
         _unkey(blocks, row[place])
 

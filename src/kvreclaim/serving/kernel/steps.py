@@ -34,8 +34,8 @@ from kvreclaim.serving.kernel.state import (
     TAIL,
 )
 
-# What a path answers: all requests are done; the rows for samples are full; the last request in the arrays has
-# arrived and more are to come; blocks lack; blocks abound. Of these, `run` passes on the first three.
+# What a path answers: all requests are done; the rows for samples are full; the last request in the arrays
+# has arrived and more are to come; blocks lack; blocks abound. `run` passes on the first three.
 ALL_DONE, ROWS_FULL, HUNGRY, SHORT, AMPLE = range(5)
 WRITTEN = -1
 

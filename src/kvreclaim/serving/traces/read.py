@@ -62,7 +62,7 @@ def open_trace(
 ) -> Trace | StoredTrace:
     """Read a trace once, and hold it, or, where it has more requests, read it again at each use.
 
-    What has prefix hashes, is not in order of arrival, or comes from ``vllm bench serve`` is held in any case.
+    Held in any case: what has prefix hashes, is not in order of arrival, or comes from ``vllm bench serve``.
 
     Parameters
     ----------
@@ -108,9 +108,7 @@ def _read(source: Source, most: int | None) -> Trace | StoredTrace:
         notes = (*notes, *outline.notes)
     if not batches:
         return StoredTrace(source, outline, Path(file).stem, notes)
-    arrival, prompt, output = (
-        np.concatenate([batch[place] for batch in batches]) for place in range(3)
-    )
+    arrival, prompt, output = (np.concatenate([batch[place] for batch in batches]) for place in range(3))
     prefixes = _prefixes(batches, source.kind.block_tokens)
     return Trace(arrival, prompt, output, Path(file).stem, prefixes, notes)
 

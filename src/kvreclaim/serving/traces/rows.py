@@ -19,7 +19,7 @@ _NANO = 1e-9
 
 
 class Batch(NamedTuple):
-    """Checked rows as arrays (see `trace.Trace`), and the prefix hashes: how many each has, and all of them."""
+    """Checked rows as arrays (see `trace.Trace`); of prefix hashes, how many each has, and all of them."""
 
     arrival: NDArray[np.float64]
     prompt: NDArray[np.int32]
@@ -56,9 +56,7 @@ class Reading:
     def _batches(self) -> Iterator[Batch]:
         try:
             selected = self._frame.select(*_expressions(self._table, self._kind))
-            for batch in selected.collect_batches(
-                chunk_size=_BATCH, maintain_order=True, engine="streaming"
-            ):
+            for batch in selected.collect_batches(chunk_size=_BATCH, maintain_order=True, engine="streaming"):
                 columns = self._checker.check(batch)
                 hashes = None if self._kind.hashes is None else self._checker.hashes(batch)
                 yield Batch(*columns, hashes)
