@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvreclaim.cli.output import MISSING, Json, console, emit_json, plain_table, progress
+from kvreclaim.cli.repeated import repeated
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -22,20 +23,15 @@ calibrate_app = typer.Typer(
 
 Devices = Annotated[
     list[str] | None,
-    typer.Option(
-        "--device",
-        metavar="cpu|cuda",
-        help="Where to copy; may be repeated.",
-        show_default="all that are here",
-    ),
+    repeated("--device", "cpu|cuda", "Where to copy.", "all that are here"),
 ]
 Ways = Annotated[
     list[str] | None,
-    typer.Option(
+    repeated(
         "--way",
-        metavar="slices|gather|pack",
-        help="One copy per run, rows by index, or as vLLM's cache is packed; may be repeated.",
-        show_default="all that are here",
+        "slices|gather|pack",
+        "One copy per run, rows by index, or as vLLM's cache is packed.",
+        "all that are here",
     ),
 ]
 Rounds = Annotated[int, typer.Option(metavar="N", help="Interleaved pairs of each copy, at least 10.")]

@@ -19,63 +19,23 @@ if TYPE_CHECKING:
     from kvreclaim.serving.scenario import Scenario
 
 
+@given.of_a_scenario()
 def simulate_command(
-    trace: given.TracePath,
-    blocks: given.Blocks = 0,
-    block_size: given.BlockSize = 16,
-    runtime: given.Runtime = "",
-    max_num_seqs: given.MaxNumSeqs = 256,
-    max_num_batched_tokens: given.MaxNumBatchedTokens = 2048,
-    watermark: given.Watermark = 0.0,
-    share_prefixes: given.SharePrefixes = False,
-    page_blocks: given.PageBlocks = 0,
-    hybrid: given.Hybrid = False,
-    model: given.Model = "llama-3.1-8b",
-    gpu: given.Gpu = "h100",
-    gpu_memory_gib: given.GpuMemoryGib = 0.0,
-    gpus: given.Gpus = 1,
-    weights_gib: given.WeightsGib = 0.0,
-    utilization: given.Utilization = 0.9,
-    kv_dtype: given.KvDtype = "auto",
-    step_time: given.StepTime = "",
-    efficiency: given.Efficiency = 1.0,
-    requests: given.Requests = 0,
-    load: given.Load = 1.0,
-    rate: given.Rate = 0.0,
-    burstiness: given.Burstiness = 1.0,
-    seed: given.Seed = 0,
-    policy: given.Policy = "none",
-    ratio: given.Ratio = 0.5,
-    mode: given.Mode = "pack",
-    masks: given.Masks = "",
-    measured: given.Measured = "",
-    evict_while_decoding: given.WhileDecoding = "never",
-    budget: given.Budget = 0,
-    buffer: given.Buffer = 0,
-    copy_event: given.CopyEvent = 0.0,
-    copy_token: given.CopyToken = 0.0,
+    options: dict[str, Any],
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", help="Between samples over time; 0: about 600 in all.")
     ] = 0.0,
     json: Json = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")
-    ] = None,
+    out: given.Out = None,
 ) -> None:
     """Say who runs, who waits and for how long when a trace meets a pool of blocks."""
-    options = {name: value for name, value in locals().items() if name not in {"interval", "json", "out"}}
     with needs("serving"):
         from kvreclaim.cli.compiling import say_if_compiling
-        from kvreclaim.results import ResultsFolder
-        from kvreclaim.serving.scenario import Scenario
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
         from kvreclaim.serving.tables import requests as requests_table
         from kvreclaim.serving.trace import HELD, Trace
 
-        scenario = Scenario.of({**options, "step_time": given.read_step_time(step_time)})
-        folder = None if out is None else ResultsFolder(out)
-        if folder is not None:
-            folder.claim("simulate")
+        scenario, folder = given.scenario_of(options), given.claimed(out, "simulate")
         span = scenario.read().span
         say_if_compiling()
         simulation = scenario.run(interval or nice_interval(1.2 * span))

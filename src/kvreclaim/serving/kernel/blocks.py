@@ -19,9 +19,9 @@ class Blocks(NamedTuple):
 
     `table` is ``[groups, rows, blocks]``, groups that see all tokens (`full` of them) first; `spans`
     ``[others, rows, 2]`` says from where to where the blocks of a window lie. The queue is a ring through
-    `after` and `before`, closed by a place past the last block. `partial` is a stack of pages that were partly
-    used when they were put there; `in_page` counts a page's used blocks, and `spare` heads its stack of free
-    ones (linked through `after`).
+    `after` and `before`, closed by a place past the last block. `partial` is a stack of pages that were
+    partly used when they were put there; `in_page` counts a page's used blocks, and `spare` heads its stack
+    of free ones (linked through `after`).
     """
 
     cursor: NDArray[np.int64]
