@@ -2,13 +2,15 @@
 
 Its predictors are fitted to profiles that it fetches; only the simulator's own speed is of interest here, so
 each step takes what `kvreclaim.serving.steptime` says. ``python vidur_run.py TRACE.csv BLOCKS BASE DECODE KV
-PREFILL`` prints the seconds that `Simulator.run` took, the steps, and the simulated seconds at the end.
+PREFILL`` prints the seconds that `Simulator.run` took, the steps, and the mean seconds to a request's first
+and last token.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from statistics import fmean
 from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
@@ -61,10 +63,17 @@ def main(trace: str, blocks: str, *constants: str) -> None:
         for replica in simulator.scheduler._replica_schedulers.values():
             replica._max_batch_size = MOST_AT_ONCE  # else as many as fit at the longest length
         simulator._write_output = lambda: None
+        requests = [event._request for _, event in simulator._event_queue]
         begun = perf_counter()
         simulator.run()
         taken = perf_counter() - begun
-    print(json.dumps({"seconds": taken, "steps": Linear.steps, "end": simulator._time}))
+    found = {
+        "seconds": taken,
+        "steps": Linear.steps,
+        "ttft": fmean(request.prefill_completed_at - request.arrived_at for request in requests),
+        "latency": fmean(request.completed_at - request.arrived_at for request in requests),
+    }
+    print(json.dumps(found))
 
 
 def _config(trace: str, blocks: int, folder: str) -> SimulationConfig:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,12 +57,12 @@ class Digest:
         """The mean, the same in whatever batches held values came; None without values."""
         if not self.count:
             return None
-        held = (value for values in self._held for value in values.tolist())
-        return math.fsum((*self._sums, *held)) / self.count
+        held = chain.from_iterable(values.tolist() for values in self._held)
+        return math.fsum(chain(self._sums, held)) / self.count
 
-    def percentile(self, percent: float) -> float | None:
-        """Return a percentile; None without values."""
-        return float(self.percentiles([percent])[0]) if self.count else None
+    def some(self, *percents: float) -> list[float] | list[None]:
+        """Return percentiles, or as many None without values."""
+        return self.percentiles(percents).tolist() if self.count else [None] * len(percents)
 
     def percentiles(self, percents: Sequence[float]) -> Values:
         """Return percentiles of at least one value, between neighbours as NumPy's do."""

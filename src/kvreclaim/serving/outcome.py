@@ -146,6 +146,7 @@ class Simulation:
     def summary(self) -> dict[str, Any]:
         """Return the simulation in sum; None where no request finished."""
         ttft, latency, tokens = self.totals.ttft, self.totals.latency, self.totals.output_tokens
+        (ttft_p99,), (latency_p50, latency_p99) = ttft.some(99), latency.some(50, 99)
         running = self.samples[:, places.S_RUNNING]
         return {
             "requests": self.trace.requests,
@@ -164,9 +165,9 @@ class Simulation:
             "peak_pages": self.peak_pages,
             "hit_tokens": self.count(places.HIT_TOKENS),
             "ttft_mean": ttft.mean,
-            "ttft_p99": ttft.percentile(99),
-            "latency_p50": latency.percentile(50),
-            "latency_p99": latency.percentile(99),
+            "ttft_p99": ttft_p99,
+            "latency_p50": latency_p50,
+            "latency_p99": latency_p99,
             "percentile_error": latency.error,
             "output_tokens_per_second": tokens / self.seconds if self.seconds > 0 else None,
             "busy": float(self.clock[places.BUSY]) / self.seconds if self.seconds > 0 else None,
