@@ -160,6 +160,23 @@ def test_the_command_on_a_trace_too_long_to_hold(stored, tmp_path, monkeypatch):
     assert not (tmp_path / "out" / "requests.parquet").exists()
 
 
+def test_what_compiles_is_said_once():
+    from numba import njit
+
+    from kvreclaim.serving.kernel import compiling
+
+    said, double = [], njit(lambda value: 2 * value)
+    with compiling(lambda: said.append("compiling")):
+        assert said == []
+        double(1)
+        double(1.0)
+    assert said == ["compiling"]
+    double(1j)
+    with compiling(lambda: said.append("again")):
+        double(2)  # compiled already
+    assert said == ["compiling"]
+
+
 # Percentiles
 
 

@@ -50,15 +50,14 @@ def plan_command(
     with needs("serving"):
         import polars as pl
 
-        from kvreclaim.cli.compiling import say_if_compiling
+        from kvreclaim.cli.compiling import said_if_compiling
         from kvreclaim.serving.plan import Target, plan, variants
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
 
         scenario, target = given.scenario_of(options), Target(ttft_p99 or None, latency_p99 or None)
         folder = given.claimed(out, "plan")
         scenario.read()
-        say_if_compiling()
-        with progress() as bar:
+        with said_if_compiling(), progress() as bar:
             task = bar.add_task("simulating", total=len(variants(scenario)))
             found = plan(scenario, target, advance=lambda: bar.advance(task))
         rows = [variant.to_dict() for variant in found]

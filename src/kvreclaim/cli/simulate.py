@@ -30,15 +30,15 @@ def simulate_command(
 ) -> None:
     """Say who runs, who waits and for how long when a trace meets a pool of blocks."""
     with needs("serving"):
-        from kvreclaim.cli.compiling import say_if_compiling
+        from kvreclaim.cli.compiling import said_if_compiling
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
         from kvreclaim.serving.tables import requests as requests_table
         from kvreclaim.serving.trace import HELD, Trace
 
         scenario, folder = given.scenario_of(options), given.claimed(out, "simulate")
         span = scenario.read().span
-        say_if_compiling()
-        simulation = scenario.run(interval or nice_interval(1.2 * span))
+        with said_if_compiling():
+            simulation = scenario.run(interval or nice_interval(1.2 * span))
         if folder is not None:
             write_traffic(folder, "simulate", as_parameters(scenario), [("as given", simulation)])
             if isinstance(simulation.trace, Trace):
@@ -99,6 +99,9 @@ def remarks(scenario: Scenario, simulation: Simulation) -> Iterator[str]:
         yield f"request {place} refused: {tokens:,} tokens are more than {settings.blocks:,} blocks hold"
     if totals.refused > len(totals.first_refused):
         yield f"... and {totals.refused - len(totals.first_refused):,} more refused"
+    error = simulation.totals.latency.error
+    if error:
+        yield f"Percentiles are within {error:.2%}: the times of so many requests are counted, not held."
     if not simulation.pool_binding:
         yield "The pool is not binding: no request ever waited for blocks."
         if scenario.eviction() is not None:
