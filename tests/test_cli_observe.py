@@ -11,9 +11,11 @@ import observed_tables
 import pytest
 from command_line import call, names, refused
 
+from kvreclaim.results import as_csv
 from kvreclaim.runtimes import in_vllm, openvino
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.texts import topics
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +101,30 @@ def test_a_wrong_prediction_is_said(asked):
     assert "no: free blocks end" in " ".join(answer.out.split())
 
 
+def test_budgets_of_matched_quality_are_run_and_written(asked, tmp_path):
+    """Of a policy that may evict nothing there is no run; its row says so."""
+    rows = [("snapkv", 0.5, 0), ("effective:block_size=32:streaming-llm", 0.5, 1), ("knorm", 0.0, 3)]
+    known = {"target_kl": 0.02, "block_tables": "shared", "remedy": "zero_copy", "reached": 3, "above": 0}
+    table_of = [{**known, "policy": policy, "ratio": ratio, "below": below} for policy, ratio, below in rows]
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    (folder / "run.json").write_text(json.dumps({"command": "measure", "parameters": {"context": 140}}))
+    (folder / "matched.csv").write_text(as_csv(tuple(table_of[0]), table_of))
+    answer = call("observe", *SMALL, "--matched", folder, "--json", "-")
+    assert answer.status == 0, answer.err
+    ((_, chosen),) = asked
+    assert chosen == [Options("snapkv", budget=70), Options("streaming-llm", budget=70, mode="free")]
+    assert "may evict nothing at this quality: knorm pack" in answer.err
+    assert [run["ratio"] for run in json.loads(answer.out)] == [None, 0.5, 0.5]
+    assert [(row["policy"], row["mode"], row["budget"], row["outside"]) for row in table("budgets.csv")] == [
+        ("snapkv", "pack", "70", "0"),
+        ("streaming-llm", "free", "70", "1"),
+        ("knorm", "pack", "140", "3"),
+    ]
+    assert json.loads(Path("observed/run.json").read_text())["parameters"]["at_matched_quality"] is True
+    refused(call("observe", *SMALL, "--matched", folder, "--mode", "pack"), "leave out --policy, --mode")
+
+
 def test_openvino_is_asked_in_its_own_words(monkeypatch):
     asked = []
 
@@ -152,13 +178,15 @@ def test_bad_input_is_refused_before_anything_starts(asked, options, words):
     assert asked == []
 
 
-def test_prompts_are_cut_one_after_the_other():
-    scenario = Scenario("here", requests=3, prompt_tokens=5, max_tokens=1)
-    one, two, three = scenario.prompts(lambda text: [ord(letter) for letter in text])
-    assert [len(prompt) for prompt in (one, two, three)] == [5, 5, 5]
-    whole = "".join(map(chr, [*one, *two, *three]))
-    assert whole == " ".join(whole.split(" "))
-    assert len({tuple(one), tuple(two), tuple(three)}) == 3
+def test_prompts_are_those_that_measure_cuts():
+    scenario = Scenario("here", requests=3, prompt_tokens=5, max_tokens=7)
+    letters = [ord(letter) for letter in topics()]
+    prompts = scenario.prompts(lambda text: [ord(one) for one in text], start=(1,))
+    step = 4 + 7  # the first of a prompt's five tokens is the start
+    firsts = [number * (len(letters) // step) // 3 * step for number in range(3)]
+    assert [prompt.first_token for prompt in prompts] == firsts
+    for prompt, first in zip(prompts, firsts, strict=True):
+        assert [*prompt.ids, *prompt.next_ids] == [1, *letters[first : first + step]]
 
 
 def test_what_a_runtime_prints_is_not_part_of_the_answer(asked, capfd):

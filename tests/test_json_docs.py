@@ -9,6 +9,7 @@ import observed_tables
 import pytest
 from command_line import alive, call, write_masks
 
+from kvreclaim.runtimes.observation import Spread
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.study.published import Judged
 
@@ -57,6 +58,7 @@ def test_observe():
     assert set(seen) == keys_of("## `observe`")
     for part in "observed", "predicted":
         assert set(seen[part]) == keys_of("\n`observed` and `predicted`:")
+    assert {field.name for field in fields(Spread)} == keys_of("in its text, in nats:\n")
 
 
 def test_calibrate_copy():

@@ -40,11 +40,12 @@ def test_a_policy_evicts_what_its_ratio_says(tmp_path):
         row("effective:block_size=32:streaming-llm", 0.61, above=2),
         row("knorm", 0.0, below=8),
     ]
-    snapkv, adakv, streaming = matched_budgets(measured(tmp_path, rows), SCENARIO)
+    snapkv, adakv, streaming, knorm = matched_budgets(measured(tmp_path, rows), SCENARIO)
     assert snapkv.options == Options("snapkv", budget=260, mode="pack")
     assert adakv.options == Options("adakv", budget=130, mode="pack")
     assert streaming.options == Options("streaming-llm", budget=202, mode="free")
     assert (streaming.ratio, streaming.target_kl, streaming.outside) == (0.61, 0.02, 2)
+    assert (knorm.options.budget, knorm.outside) == (520, 8)  # nothing may go: all is kept
 
 
 @pytest.mark.parametrize(

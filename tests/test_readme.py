@@ -95,6 +95,28 @@ def at_matched_quality():
         yield f"| {' | '.join(cells)} |"
 
 
+def in_vllm_at_matched_quality():
+    """The README's table of the recorded runs in vLLM, from their files."""
+    runs = list(pl.read_csv(ROOT / "results/vllm-matched/runs.csv").iter_rows(named=True))
+    yield "| policy | mode | evicts | blocks back, of 17 | at once | copied | KL seen | as predicted |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for run in runs:
+        each, moved = run["observed_blocks_freed"] / run["requests"], run["moved_bytes"] / 2**20
+        named = (
+            ("full cache", "", "0")
+            if run["ratio"] is None
+            else (f"`{run['policy']}`", run["mode"], f"{run['ratio']:.3f}")
+        )
+        kl = f"{run['kl_effective'] or 0:.4f}"
+        same = "yes" if run["unequal"] == "nothing" else "no"
+        cells = [*named, f"{each:g}", f"{run['observed_peak_running']}", f"{moved:.1f} MiB", kl, same]
+        yield f"| {' | '.join(cells)} |"
+
+
+def test_the_table_of_vllm_at_matched_quality_is_the_recorded_one():
+    assert "\n".join(in_vllm_at_matched_quality()) in README
+
+
 def test_needles_are_the_recorded():
     seen = pl.read_csv(ROOT / "results/smollm2-135m/needles.csv").filter(question_seen=True)
     found = dict(seen.select("policy", "solved").rows())

@@ -11,8 +11,9 @@ pytest.importorskip("kvpress", reason="needs the extra: pip install 'kvreclaim[m
 
 from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF
 from kvreclaim.capture.measure.plan import Plan
-from kvreclaim.capture.measure.prompts import TOPICS, Prompt, cut_prompts, read_texts, topics_text
+from kvreclaim.capture.measure.prompts import cut_prompts, read_texts, topics_text
 from kvreclaim.capture.measure.settings import Needles, Settings
+from kvreclaim.prompts import TOPICS, Prompt
 
 
 class Words:

@@ -4,7 +4,7 @@ import small_models  # noqa: F401  # skips without the extra
 
 from kvreclaim.capture.measure.prompts import DOCSTRINGS, read_texts
 from kvreclaim.capture.presses.calibration import MODULES
-from kvreclaim.capture.texts import docstrings, topics
+from kvreclaim.texts import docstrings, topics
 
 
 def test_docstrings_are_prose_and_not_that_of_the_calibration():

@@ -1,9 +1,11 @@
 """One engine for all tests that need one, and a Hugging Face model to hold it to.
 
-Skipped where vLLM or the model is missing; `make test-vllm` brings both.
+Skipped where vLLM or the model is missing; `make test-vllm` brings both. With KVRECLAIM_REQUIRE_VLLM=1 in the
+environment that is a failure.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,8 @@ def _missing():
 
 def pytest_collection_modifyitems(items):
     missing = _missing()
+    if missing is not None and os.environ.get("KVRECLAIM_REQUIRE_VLLM") == "1":
+        raise pytest.UsageError(missing)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("default"))  # those of vLLM and torch are not ours

@@ -71,6 +71,15 @@ class Reference:
         return tokens, margins
 
     @torch.no_grad()
+    def says(self, prompt, following, mask=None):
+        """Return log probabilities [n, vocabulary] after each of n tokens; of the prompt a mask is left."""
+        cache, _ = self.prefill(prompt)
+        self._seen = None if mask is None else torch.from_numpy(mask.copy())
+        logits = self.model(torch.tensor([following]), past_key_values=copy.deepcopy(cache)).logits[0]
+        self._seen = None
+        return logits.log_softmax(-1)
+
+    @torch.no_grad()
     def attentions(self, prompt):
         """Return weights [layers, heads, queries, keys] of a prompt, from eager attention, and its keys."""
         self.model.set_attn_implementation("eager")

@@ -19,7 +19,6 @@ from kvreclaim.advise.settings import AdviceSettings
 from kvreclaim.capture.matched.fit import LEAST_KL
 from kvreclaim.capture.measure.cells import Cells, sweep_cell
 from kvreclaim.capture.measure.plan import Plan
-from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.quality import Continuation
@@ -29,6 +28,7 @@ from kvreclaim.capture.quality.quantised import FORMATS, quantised
 from kvreclaim.capture.quality.retrieval import attempt
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
+from kvreclaim.prompts import Prompt
 from kvreclaim.results import ResultsFolder, as_json
 
 Figures = dict[str, dict[str, float]]

@@ -26,7 +26,7 @@ Model = Annotated[
 ]
 Policies = Annotated[
     list[str] | None,
-    repeated("--policy", "PRESS", "A press, such as snapkv or adakv:snapkv.", f"{len(POLICIES)} of them"),
+    repeated("--policy", "PRESS", "A press, such as snapkv or adakv:snapkv.", " ".join(POLICIES)),
 ]
 Ratios = Annotated[
     list[float] | None,

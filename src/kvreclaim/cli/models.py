@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kvreclaim.cli.extras import needs
-from kvreclaim.cli.output import Json, console, emit_json, plain_table
+from kvreclaim.cli.output import Json, console, emit_json, plain_table, printable
 
 models_app = typer.Typer(
     help="Small models out of package registries, for machines that reach no model hub.", no_args_is_help=True
@@ -60,7 +60,8 @@ def list_command(json: Json = None) -> None:
     emit_json(json, rows)
     table = plain_table(
         "Models from package registries",
-        "Any id on the Hugging Face Hub and any model directory works as --model as well.",
+        f"Here: in {printable(str(models_folder()))}. Any id on the Hugging Face Hub and any model directory "
+        "works as --model as well.",
     )
     table.padding = (0, 0)  # one space between the columns: an id of a hub is long
     for heading in ("name", "model"):

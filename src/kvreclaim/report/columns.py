@@ -161,6 +161,14 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "unequal": pl.String,
         "moved_bytes": pl.Int64,
     },
+    "budgets.csv": {
+        "policy": pl.String,
+        "mode": pl.String,
+        "ratio": pl.Float64,
+        "budget": pl.Int64,
+        "target_kl": pl.Float64,
+        "outside": pl.Int64,
+    },
     "steps.csv": {
         "run": pl.Int64,
         "step": pl.Int64,

@@ -24,6 +24,7 @@ from kvreclaim.report.sections import (
     compaction,
     correlation,
     masks,
+    matched_runs,
     measured,
     observed,
     pages,
@@ -49,16 +50,22 @@ Build = Callable[[Folder], Section]
 
 @dataclass(frozen=True)
 class Part:
-    """A section: the command whose folders it reads, its function, the experiments and the file it needs."""
+    """A section: the command whose folders it reads, its function, and what it needs of such a folder.
+
+    That is experiments, a file, and a parameter of the run that is set.
+    """
 
     command: str
     build: Build
     experiments: tuple[str, ...] = ()
     file: str = ""
+    parameter: str = ""
 
     def reads(self, folder: Folder) -> bool:
         """Tell whether a folder is of this part's command and has its experiments."""
         if folder.command != self.command or not (folder.path / self.file).exists():
+            return False
+        if self.parameter and not folder.run.get("parameters", {}).get(self.parameter):
             return False
         return not self.experiments or set(self.experiments) <= Summary.of(folder).experiments
 
@@ -70,6 +77,7 @@ class Part:
 
 
 PARTS: tuple[Part, ...] = (
+    Part("observe", matched_runs.build, parameter="at_matched_quality"),
     Part("reproduce", blocks.build),
     Part("reproduce", bound.build, bound.EXPERIMENTS),
     Part("reproduce", shapes.build, shapes.EXPERIMENTS),

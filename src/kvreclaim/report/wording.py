@@ -76,6 +76,11 @@ def fixed(mean: float, std: float | None, digits: int = 3) -> str:
     return _digits(mean, digits) if std is None else f"{_digits(mean, digits)} ± {_digits(std, digits)}"
 
 
+def counted(count: int, noun: str) -> str:
+    """Return ``1 prompt`` or ``5 prompts``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def listed(names: Sequence[str]) -> str:
     """Return names as a list in words: ``a``, ``a and b``, ``a, b and c``."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kvreclaim.errors import InputError
-from kvreclaim.runtimes.observation import Observation, Row, Scenario
+from kvreclaim.prompts import start_of
+from kvreclaim.runtimes.observation import Mask, Observation, Row, Scenario
 from kvreclaim.runtimes.predict import (
     Prediction,
     equal,
     masks_of,
-    needs_masks,
     place_of,
     predict,
     rule_for,
 )
 from kvreclaim.runtimes.vllm.engine import Engine
 from kvreclaim.runtimes.vllm.options import Options
-from kvreclaim.runtimes.vllm.records import ObservedRun, as_row
+from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, as_row
 from kvreclaim.scheduling import SchedulerSettings
 
 
@@ -51,10 +51,13 @@ def observe(
         max_num_batched_tokens=scenario.max_num_batched_tokens,
     ) as engine:
         tokenizer = engine.llm.get_tokenizer()
-        prompts = scenario.prompts(lambda text: tokenizer.encode(text, add_special_tokens=False))
+        prompts = scenario.prompts(
+            lambda text: tokenizer.encode(text, add_special_tokens=False, verbose=False), start_of(tokenizer)
+        )
+        ids = [prompt.ids for prompt in prompts]
         observations = []
         for done, options in enumerate([Options("none"), *chosen]):
-            observations.append(observe_run(engine, prompts, options, scenario.max_tokens, scenario.settings))
+            observations.append(observe_run(engine, ids, options, scenario.max_tokens, scenario.settings))
             report(done + 1)
     return observations
 
@@ -87,10 +90,26 @@ def observe_run(
         If the options do not fit the model, have a copy budget, or a request does not fit the pool.
     """
     _check([options])
-    run = engine.run(prompts, replace(options, record_masks=needs_masks(options)), max_tokens)
+    run = engine.run(prompts, replace(options, record_masks=options.evicts), max_tokens)
     rule = rule_for(options, settings.block_size, masks_of(run))
     prediction = predict(settings, [len(prompt) for prompt in prompts], max_tokens, rule)
-    return _observation(options, run, prediction)
+    return replace(_observation(options, run, prediction), masks=_masks_after_prefill(run, prompts))
+
+
+def _masks_after_prefill(run: ObservedRun, prompts: Sequence[Sequence[int]]) -> dict[str, list[Mask]]:
+    """Return what is kept of each prompt and what attention sees of it; nothing where one stays whole."""
+    first: dict[int, EvictionRecord] = {}
+    for eviction in run.evictions:
+        place = place_of(eviction.request)
+        if eviction.computed_tokens == len(prompts[place]):  # again the same after a preemption
+            first.setdefault(place, eviction)
+    if len(first) < len(prompts):
+        return {}
+    found = [first[place] for place in range(len(prompts))]
+    return {
+        "asked": [eviction.asked for eviction in found if eviction.asked is not None],
+        "effective": [eviction.effective for eviction in found if eviction.effective is not None],
+    }
 
 
 def _check(chosen: Sequence[Options]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from kvreclaim.errors import InputError
+from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.options import Options
 
@@ -18,6 +20,9 @@ POLICIES = {
     "adakv:snapkv": "adakv",
 }
 """Presses of a measurement, and the policies of vLLM's plugin that keep the same pairs at the same budget."""
+
+FILE = "budgets.csv"
+COLUMNS = ("policy", "mode", "ratio", "budget", "target_kl", "outside")
 
 ROWS = ("shared", "zero_copy")
 """Of a policy's rows, by kind of table and remedy, the one that is read: r* is the same in all."""
@@ -49,7 +54,7 @@ class MatchedBudget:
 def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[MatchedBudget]:
     """Return the budget of each policy of a folder that ``kvreclaim measure`` wrote, at matched quality.
 
-    A policy that may evict nothing on the median prompt is left out.
+    Of a policy that may evict nothing on the median prompt, the budget is the whole prompt.
 
     Parameters
     ----------
@@ -83,7 +88,35 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
             f"{path} was measured on prompts of {context} tokens: pass --prompt-tokens {context}, or measure "
             f"with --context {scenario.prompt_tokens}"
         )
-    return [budget for budget in found if budget.options.budget != scenario.prompt_tokens]
+    return found
+
+
+def of_the_same_prompts(folder: str | PathLike[str], scenario: Scenario) -> bool:
+    """Return whether a folder of ``kvreclaim measure`` was measured on the very prompts of a scenario."""
+    asked = json.loads((Path(folder) / "run.json").read_bytes())["parameters"]
+    wanted: dict[str, Any] = {
+        "model": scenario.model,
+        "prompts": scenario.requests,
+        "next_tokens": scenario.max_tokens,
+        "texts": [],
+    }
+    return all(asked.get(key) == value for key, value in wanted.items())
+
+
+def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> None:
+    """Write ``budgets.csv``: a row per policy and mode, those that may evict nothing among them."""
+    rows = [
+        {
+            "policy": one.options.policy,
+            "mode": one.options.mode,
+            "ratio": one.ratio,
+            "budget": one.options.budget,
+            "target_kl": one.target_kl,
+            "outside": one.outside,
+        }
+        for one in budgets
+    ]
+    folder.write(FILE, as_csv(COLUMNS, rows))
 
 
 def _budget(row: dict[str, Any], scenario: Scenario) -> MatchedBudget:

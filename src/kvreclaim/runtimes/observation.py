@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
+from statistics import median
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kvreclaim.errors import InputError
+from kvreclaim.prompts import TOPICS, Prompt, cut
 from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.scheduling import SchedulerSettings
+from kvreclaim.texts import topics
 from kvreclaim.validate import positive_int
 
 FIGURES = ("peak_running", "steps", "blocks_freed", "preemptions", "free_blocks_end")
 """What is both observed and predicted."""
 
 STEP_COLUMNS = ("free_blocks", "scheduled", "running", "waiting", "preemptions")
-CHARACTERS = 12  # of a token, at the very most on average
+MASKS = ("asked", "effective")
+"""What a policy keeps, and what attention sees: the two differ where dead pairs stay in held blocks."""
+
 Row = dict[str, Any]
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,8 @@ class Scenario:
     directory: str | None = None
 
     def __post_init__(self) -> None:
-        for field in fields(self)[1:-1]:
-            positive_int(getattr(self, field.name), field.name)
+        for number in fields(self)[1:-1]:
+            positive_int(getattr(self, number.name), number.name)
         needed = self.settings.blocks_for(self.request_tokens)
         if needed > self.pool_blocks:
             raise InputError(
@@ -81,24 +90,42 @@ class Scenario:
             self.pool_blocks, self.block_size, self.max_num_seqs, self.max_num_batched_tokens
         )
 
-    def prompts(self, encode: Callable[[str], Sequence[int]]) -> list[list[int]]:
-        """Return the token ids of each prompt: consecutive stretches of the help that comes with Python.
+    def prompts(
+        self, encode: Callable[[str], Sequence[int]], start: tuple[int, ...] = ()
+    ) -> tuple[Prompt, ...]:
+        """Return the prompts: those that ``kvreclaim measure`` cuts, of so many and so long ones.
+
+        They come out of the help that comes with Python; what follows them is ``max_tokens`` long.
 
         Parameters
         ----------
         encode
             The tokenizer, without special tokens.
+        start
+            What every prompt begins with, as `kvreclaim.prompts.start_of` returns it.
 
         Raises
         ------
         InputError
             If that text is too short for them.
         """
-        wanted = self.requests * self.prompt_tokens
-        tokens = list(encode(_help_of_python()[: wanted * CHARACTERS]))
-        if len(tokens) < wanted:
-            raise InputError(f"{wanted} tokens of prompts are more than there is text: pass fewer or shorter")
-        return [tokens[start : start + self.prompt_tokens] for start in range(0, wanted, self.prompt_tokens)]
+        ids = {TOPICS: list(encode(topics()))}
+        return cut(ids, start, self.requests, self.prompt_tokens, self.max_tokens)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median of some numbers, the least and the most of them, and how many they are."""
+
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Summarise at least one number."""
+        return cls(median(values), min(values), max(values), len(values))
 
 
 @dataclass(frozen=True)
@@ -125,6 +152,12 @@ class Observation:
     ratio, target_kl, outside
         Where the budget is one of matched quality: the share that may be evicted, the KL that is matched, and
         the prompts on which that share lies outside what was measured.
+    masks
+        By the names of `MASKS`, the keep mask ``[layers, kv_heads, tokens]`` of each request at the end of
+        its prefill; empty where the runtime shows none.
+    kl
+        By the same names: KL of the model that has only those pairs to the full one, over the ``max_tokens``
+        tokens that follow the prompt in its text, in nats, over the requests. None where it was not measured.
     """
 
     runtime: str
@@ -142,6 +175,8 @@ class Observation:
     ratio: float | None = None
     target_kl: float | None = None
     outside: int | None = None
+    masks: Mapping[str, Sequence[Mask]] = field(default_factory=dict, repr=False, compare=False)
+    kl: Mapping[str, Spread] | None = None
 
     def to_dict(self, scenario: Scenario) -> Row:
         """Return the run as ``observe --json`` gives it (docs/json.md)."""
@@ -164,6 +199,7 @@ class Observation:
             "observed": self.observed,
             "unequal": self.unequal,
             "moved_bytes": self.moved_bytes,
+            "kl": None if self.kl is None else {name: asdict(spread) for name, spread in self.kl.items()},
             "seconds": self.seconds,
         }
 
@@ -173,7 +209,9 @@ RUN_COLUMNS = (
     *("block_size", "pool_blocks"),
     *("requests", "prompt_tokens", "max_tokens"),
     *(f"{kind}_{figure}" for figure in FIGURES for kind in ("observed", "predicted")),
-    *("unequal", "moved_bytes", "seconds"),
+    *("unequal", "moved_bytes"),
+    *(f"kl_{name}{end}" for name in MASKS for end in ("", "_low", "_high", "_count")),
+    "seconds",
 )
 
 
@@ -199,11 +237,9 @@ def _run_row(number: int, scenario: Scenario, seen: Observation) -> Row:
     for figure in FIGURES:
         row[f"observed_{figure}"] = observed[figure]
         row[f"predicted_{figure}"] = predicted.get(figure)
+    for name, spread in (row.pop("kl") or {}).items():
+        row |= {
+            f"kl_{name}{end}": spread[key]
+            for end, key in (("", "median"), ("_low", "low"), ("_high", "high"), ("_count", "count"))
+        }
     return row
-
-
-def _help_of_python() -> str:
-    """Return the running text of CPython's help topics, one after the other."""
-    from pydoc_data.topics import topics
-
-    return "\n".join(" ".join(topics[name].split()) for name in sorted(topics))

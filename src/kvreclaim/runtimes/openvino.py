@@ -156,7 +156,7 @@ def _steps(pipeline: Any, scenario: Scenario) -> Iterator[Row]:
         return ids
 
     handles = [  # a request lives as long as its handle
-        pipeline.add_request(place, openvino.Tensor(np.array([prompt], np.int64)), generation)
+        pipeline.add_request(place, openvino.Tensor(np.array([prompt.ids], np.int64)), generation)
         for place, prompt in enumerate(scenario.prompts(encode))
     ]
     number = 0

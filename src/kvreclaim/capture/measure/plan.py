@@ -9,9 +9,9 @@ from kvreclaim.capture.matched.fit import SNAPKV_AT_HALF, Reference
 from kvreclaim.capture.measure.cells import Cell, sweep_cell
 from kvreclaim.capture.measure.effective import attended
 from kvreclaim.capture.measure.needles import NeedlePlan
-from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.settings import Settings
 from kvreclaim.capture.presses import make
+from kvreclaim.prompts import Prompt
 
 Part = tuple[Prompt, tuple[str, ...]]
 """Some policies on one prompt, all ratios: what is measured on one prefill."""

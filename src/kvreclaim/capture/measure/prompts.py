@@ -1,55 +1,18 @@
-"""Prompts cut out of texts: always the same ones, spread evenly over what there is."""
+"""The texts that prompts are cut out of, by the model's tokenizer."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kvreclaim.capture.inside.quiet import quiet_transformers
 from kvreclaim.capture.presses.calibration import MODULES as CALIBRATION_MODULES
-from kvreclaim.capture.texts import docstrings, topics
 from kvreclaim.errors import InputError
+from kvreclaim.prompts import TOPICS, Prompt, cut, start_of
+from kvreclaim.texts import docstrings, topics
 
-TOPICS = "pydoc_data.topics"
 DOCSTRINGS = "python:docstrings"
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A stretch of text as token ids, and the tokens that follow it.
-
-    Parameters
-    ----------
-    name
-        Label, such as ``prompt-1``.
-    source
-        The text it is cut out of.
-    first_token
-        Where it begins in that text.
-    ids, next_ids
-        Token ids of the prompt, and those that follow.
-    """
-
-    name: str
-    source: str
-    first_token: int
-    ids: tuple[int, ...]
-    next_ids: tuple[int, ...]
-
-    def described(self) -> dict[str, Any]:
-        """Return where it comes from, and the SHA-256 of its ids and the next ones as 64-bit integers."""
-        digest = hashlib.sha256(np.array([*self.ids, *self.next_ids], "<i8").tobytes()).hexdigest()
-        return {
-            "name": self.name,
-            "source": self.source,
-            "first_token": self.first_token,
-            "ids_sha256": digest,
-        }
 
 
 def topics_text() -> dict[str, str]:
@@ -71,54 +34,18 @@ def read_texts(files: Sequence[str]) -> dict[str, str]:
 def cut_prompts(
     texts: Mapping[str, str], tokenizer: Any, prompts: int, context: int, next_tokens: int
 ) -> tuple[Prompt, ...]:
-    """Cut prompts out of texts, none overlapping another, spread evenly over all texts.
+    """Cut prompts out of texts by name, as `kvreclaim.prompts.cut` does.
 
     Where the tokenizer begins a text with a token of its own, every prompt begins with that.
-
-    Parameters
-    ----------
-    texts
-        By name.
-    tokenizer
-        The model's.
-    prompts
-        How many.
-    context, next_tokens
-        Tokens of a prompt, and tokens after it.
 
     Raises
     ------
     InputError
         If the texts are too short.
     """
-    start = _start(tokenizer)
-    body = context - len(start)
-    step = body + next_tokens
     with quiet_transformers():  # which warns of texts longer than the context
         ids = {name: tokenizer(text, add_special_tokens=False).input_ids for name, text in texts.items()}
-    places = [(name, first) for name, found in ids.items() for first in range(0, len(found) - step + 1, step)]
-    if len(places) < prompts:
-        raise InputError(
-            f"{', '.join(texts)}: long enough for {len(places)} of {prompts} prompts of {context} tokens and "
-            f"{next_tokens} next ones; pass more text, fewer prompts or a shorter context"
-        )
-    chosen = [places[number * len(places) // prompts] for number in range(prompts)]
-    return tuple(
-        Prompt(
-            name=f"prompt-{number}",
-            source=name,
-            first_token=first,
-            ids=(*start, *ids[name][first : first + body]),
-            next_ids=tuple(ids[name][first + body : first + step]),
-        )
-        for number, (name, first) in enumerate(chosen, start=1)
-    )
-
-
-def _start(tokenizer: Any) -> tuple[int, ...]:
-    """Return the token that the tokenizer puts before a text, if it puts one."""
-    first = tokenizer.bos_token_id
-    return (first,) if first is not None and tokenizer("a").input_ids[:1] == [first] else ()
+    return cut(ids, start_of(tokenizer), prompts, context, next_tokens)
 
 
 def _read(file: str) -> str:

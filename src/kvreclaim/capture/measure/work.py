@@ -14,11 +14,11 @@ from kvreclaim.capture.matched.fit import Match, Sweep, match_all
 from kvreclaim.capture.measure.cells import Cell, Cells, matched_cell
 from kvreclaim.capture.measure.effective import attended
 from kvreclaim.capture.measure.plan import Part, Plan
-from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.quality import Continuation
 from kvreclaim.keep import KeepMask, MaskMetadata
+from kvreclaim.prompts import Prompt
 
 
 @contextmanager

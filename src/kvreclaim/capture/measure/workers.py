@@ -20,11 +20,11 @@ from kvreclaim.capture import models
 from kvreclaim.capture.measure.cells import Cells
 from kvreclaim.capture.measure.needles import Attempts, NeedleMeasurer
 from kvreclaim.capture.measure.plan import Part, Plan
-from kvreclaim.capture.measure.prompts import Prompt
 from kvreclaim.capture.measure.work import Measurer, one_thread
 from kvreclaim.capture.quality.needle import Trial
 from kvreclaim.errors import InputError
 from kvreclaim.processes import interrupts_held, worker_pool
+from kvreclaim.prompts import Prompt
 from kvreclaim.results import ResultsFolder
 
 _POLL_SECONDS = 0.2

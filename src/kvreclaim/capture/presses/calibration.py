@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 from kvreclaim.capture.inside.attention_layers import attention_layers, decoder_of, model_name
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.inside.quiet import quiet_transformers
-from kvreclaim.capture.texts import docstrings
 from kvreclaim.errors import InputError
 from kvreclaim.scores.distance import QueryCentres, centres_of
+from kvreclaim.texts import docstrings
 
 TOKENS = 2048
 """Tokens that a model is calibrated on by itself."""

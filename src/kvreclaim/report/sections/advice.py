@@ -11,7 +11,7 @@ from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.measurements import TABLES
 from kvreclaim.report.section import BlockMaps, Figure, Item, KeyNumber, Notes, Section, Table
-from kvreclaim.report.wording import number
+from kvreclaim.report.wording import counted, number
 
 _LOSSES = {
     "continuation": "KL to the full model (mean of its logarithm, nats)",
@@ -31,7 +31,7 @@ def build(folder: Folder) -> Section:
         title="What to use",
         provenance=folder.made("Measured"),
         prose=(
-            f"Candidates for {str(asked['model']).rpartition('/')[2]}, {prompts} prompts of "
+            f"Candidates for {str(asked['model']).rpartition('/')[2]}, {counted(prompts, 'prompt')} of "
             f"{int(asked['context']):,} tokens: each evicts to ratio {float(asked['ratio']):g}. What "
             f"comes back is counted in blocks of {asked['block_size']} ({tables}), with at most "
             f"{charts.copied_text(float(asked['copy_budget']))} of the KV pairs copied.",

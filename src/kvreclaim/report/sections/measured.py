@@ -26,7 +26,7 @@ from kvreclaim.report.sections import measured_needles as needles
 from kvreclaim.report.sections import measured_tables as tables
 from kvreclaim.report.sections.measured_findings import ENOUGH, findings, interval_words, key_numbers, means
 from kvreclaim.report.sections.parts import Chart
-from kvreclaim.report.wording import number
+from kvreclaim.report.wording import counted, number
 
 
 def build(folder: Folder) -> Section:
@@ -42,9 +42,9 @@ def build(folder: Folder) -> Section:
             f"{tokens} tokens, compressed at ratios from {measured.ratios[0]:g} to {measured.ratios[-1]:g}. "
             "Every mask is audited block by block; its harm is how far the model's next tokens move from "
             "those with the full cache.",
-            f"These are masks of one model on {measured.prompts} prompts; other models and texts give other "
-            "numbers. The next few hundred tokens also forgive losses that a question about the prompt "
-            "would not.",
+            f"These are masks of one model on {counted(measured.prompts, 'prompt')}; other models and texts "
+            "give other numbers. The next few hundred tokens also forgive losses that a question about the "
+            "prompt would not.",
         ),
         items=(
             Notes("What the numbers say", (*findings(measured), *needles.findings(measured))),

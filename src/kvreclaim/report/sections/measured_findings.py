@@ -10,7 +10,7 @@ import polars as pl
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.measurements import Measurements, pooled
 from kvreclaim.report.section import KeyNumber
-from kvreclaim.report.wording import listed, number, percent
+from kvreclaim.report.wording import counted, listed, number, percent
 
 ENOUGH = 0.01  # share of the blocks from which on a policy is said to free memory
 ENOUGH_WORDS = f"{100 * ENOUGH:g} %"
@@ -68,7 +68,7 @@ def at_one_ratio(measured: Measurements) -> str:
         f" Only after packing: {shares(after)}." if after else "",
         f" Less than {ENOUGH_WORDS} either way: {_names(never)}." if never else "",
     ]
-    return head + "".join(parts) + f" These are means over {_prompts(measured)}."
+    return head + "".join(parts) + f" These are means over {counted(measured.prompts, 'prompt')}."
 
 
 def over_all_ratios(measured: Measurements) -> str:
@@ -157,7 +157,7 @@ def interval_words(measured: Measurements) -> str:
     """Return what the ends beside a median over prompts are."""
     if measured.prompts >= LEAST_PROMPTS:
         return "95 % bootstrap interval of the median"
-    return f"the range over {_prompts(measured)}: too few for a 95 % interval"
+    return f"the range over {counted(measured.prompts, 'prompt')}: too few for a 95 % interval"
 
 
 def gib(share: float) -> str:
@@ -210,10 +210,6 @@ def _tally(count: int, of: int) -> str:
     if count in (0, of):
         return f"all {of} policies free" if count else f"none of {of} policies frees"
     return f"{count} of {of} policies free{'s' * (count == 1)}"
-
-
-def _prompts(measured: Measurements) -> str:
-    return f"{measured.prompts} prompt{'' if measured.prompts == 1 else 's'}"
 
 
 def _names(policies: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from kvreclaim.report.charts import measured as charts
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.measurements import Measurements
 from kvreclaim.report.section import Control, Drawing, Figure, Table
-from kvreclaim.report.wording import listed
+from kvreclaim.report.wording import counted, listed
 
 LEAST_SOLVED = 50  # trials that the full cache solves, before policies are ranked on them
 _TASKS = {"single": "One needle", "multi-key": "One of four keys", "multi-value": "Four values of a key"}
@@ -120,9 +120,8 @@ def _bars(measured: Measurements, rows: pl.DataFrame, series: Mapping[bool, str]
 
 def _finding(task: str, seen: bool, rows: Rows) -> str:
     solved, trials = (max(row[column] for row in rows) for column in ("full_solved", "trials"))
-    head = (
-        f"Needles, {_task(task).lower()}, {_SEEN[seen]}: the full cache solves {solved} of {trials} trials."
-    )
+    shown = counted(trials, "trial")
+    head = f"Needles, {_task(task).lower()}, {_SEEN[seen]}: the full cache solves {solved} of {shown}."
     if solved == 0:
         return f"{head} On these nothing can be said of any policy."
     if solved < LEAST_SOLVED:
@@ -162,7 +161,7 @@ def _in_short(below: Sequence[str], others: Sequence[str]) -> str:
 
 def _count(row: Mapping[str, Any]) -> str:
     if row["share"] is None:
-        return f"0 of 0 ({row['trials']} trials)"
+        return f"0 of 0 ({counted(row['trials'], 'trial')})"
     interval = f"[{row['low']:.2f}, {row['high']:.2f}]"
     return f"{row['solved']} of {row['full_solved']}: {row['share']:.2f} {interval}".replace(
         " ", "\N{NO-BREAK SPACE}"

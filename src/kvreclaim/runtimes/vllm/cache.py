@@ -51,13 +51,13 @@ class LayerCache:
 
     def keys(self, blocks: Tensor, slots: int) -> Tensor:
         """Return the keys ``[kv_heads, head_dim, slots]`` in the first slots of some blocks, copied."""
-        found: Tensor = self._keys[blocks].permute(1, 2, 0, 3).reshape(self.kv_heads, self.head_dim, -1)
-        return found[..., :slots]
+        found = self._keys.permute(1, 2, 0, 3).index_select(2, blocks)  # one copy; an index would make two
+        return found.view(self.kv_heads, self.head_dim, -1)[..., :slots]
 
     def values(self, blocks: Tensor, slots: int) -> Tensor:
         """Return the values ``[kv_heads, slots, head_dim]`` in the first slots of some blocks, copied."""
-        found: Tensor = self._values[blocks].transpose(0, 1).reshape(self.kv_heads, -1, self.head_dim)
-        return found[:, :slots]
+        found = self._values.transpose(0, 1).index_select(1, blocks)
+        return found.view(self.kv_heads, -1, self.head_dim)[:, :slots]
 
     def move(self, blocks: Tensor, head: Tensor, source: Tensor, destination: Tensor) -> None:
         """Copy pairs from slots of a row to other slots of it.

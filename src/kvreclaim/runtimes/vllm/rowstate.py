@@ -79,10 +79,10 @@ class RowState:
             [self.positions, np.broadcast_to(latest, (*self.live.shape[:2], len(latest)))], -1
         )
 
-    def positions_in(self, layer: int, computed: int) -> Tensor:
-        """Return the token in each slot of a layer, int64 ``[kv_heads, filled]``; ``[1, filled]`` for all."""
+    def positions_in(self, layer: int, computed: int) -> Tensor | None:
+        """Return the token in each slot of a layer, int64 ``[kv_heads, filled]``; None: each its own."""
         if self.event == 0:
-            return torch.arange(computed)[None]
+            return None
         return torch.from_numpy(self.positions_at(computed)[layer].astype(np.int64))
 
     def live_at(self, computed: int) -> NDArray[np.bool_]:
@@ -120,16 +120,21 @@ class RowState:
 
     def remember(self, layer: int, queries: Tensor, places: Tensor) -> None:
         """Keep the latest queries of a layer, of ``[n, heads, head_dim]`` as many as there are places."""
+        assert self._query_positions is not None  # noqa: S101  # whoever has places asked for them
         if self._queries is None:
-            assert self._query_positions is not None  # noqa: S101  # whoever has places asked for them
             shape = (self.shape.layers, len(self._query_positions), self.shape.heads, self.shape.head_dim)
             self._queries = torch.zeros(shape, dtype=queries.dtype)
-        self._queries[layer].index_copy_(0, places, queries[len(queries) - len(places) :])
+        latest, start = queries[len(queries) - len(places) :], int(places[0])
+        before_end = min(len(places), len(self._query_positions) - start)  # then on from its beginning
+        self._queries[layer, start : start + before_end] = latest[:before_end]
+        self._queries[layer, : len(places) - before_end] = latest[before_end:]
 
     def latest_queries(self, layer: int) -> tuple[Tensor, Tensor]:
         """Return the remembered queries of a layer, ``[n, heads, head_dim]``, and their positions ``[n]``."""
         assert self._queries is not None and self._query_positions is not None  # noqa: S101
         there = self._query_positions >= 0
+        if there.all():  # without a copy
+            return self._queries[layer], self._query_positions
         return self._queries[layer, there], self._query_positions[there]
 
     def evicted(self, plan: RowPlan, computed: int, masked: bool) -> None:

@@ -21,7 +21,7 @@ def window_attention(
     queries: Tensor,
     query_positions: Tensor,
     keys: Tensor,
-    key_positions: Tensor,
+    key_positions: Tensor | None,
     seen: Tensor | None,
     scale: float,
 ) -> Tensor:
@@ -33,9 +33,10 @@ def window_attention(
         ``[n, heads, head_dim]`` and ``[n]``: few, such as SnapKV's window (arXiv 2404.14469) or TOVA's last
         one (arXiv 2401.06104).
     keys, key_positions
-        ``[kv_heads, head_dim, slots]`` and ``[kv_heads, slots]`` or ``[1, slots]``.
+        ``[kv_heads, head_dim, slots]`` and ``[kv_heads, slots]`` or ``[1, slots]``; None where slot i holds
+        token i.
     seen
-        bool ``[kv_heads, slots]``: pairs that attention sees; None for all.
+        bool ``[kv_heads, slots]``: pairs that attention sees; None for all, as where positions are None.
     scale
         Factor on the dot products.
     """
@@ -108,24 +109,32 @@ def _logits(
     queries: Tensor,
     query_positions: Tensor,
     keys: Tensor,
-    key_positions: Tensor,
+    key_positions: Tensor | None,
     seen: Tensor | None,
     scale: float,
 ) -> Tensor:
     """Return float32 ``[kv_heads, group, n, slots]``, minus infinity where a query does not look."""
     kv_heads, width, slots = keys.shape
     count = len(queries)
-    by_head = queries.float().view(count, kv_heads, -1, width).permute(1, 2, 0, 3)
-    logits = (by_head.reshape(kv_heads, -1, width) * scale) @ keys.float()
+    by_head = (queries.float() * scale).view(count, kv_heads, -1, width).permute(1, 2, 0, 3)
+    logits = by_head.reshape(kv_heads, -1, width) @ keys.float()
     logits = logits.view(kv_heads, -1, count, slots)
-    hidden = key_positions[:, None, :] > query_positions[:, None]
-    if seen is not None:
-        hidden = hidden | ~seen[:, None, :]
     # Most slots are seen by all queries, and what is not lies together: the rest is left alone.
-    somewhere = hidden.flatten(0, 1).any(0).nonzero()
-    if len(somewhere):
-        part = slice(int(somewhere[0]), int(somewhere[-1]) + 1)
-        logits[..., part].masked_fill_(hidden[:, None, :, part], -torch.inf)
+    if key_positions is None:
+        part = slice(int(query_positions.min()) + 1, slots)
+        hidden = torch.arange(part.start, slots) > query_positions[:, None]
+        logits[..., part].masked_fill_(hidden, -torch.inf)
+        return logits
+    somewhere = key_positions > query_positions.min()
+    if seen is not None:
+        somewhere = somewhere | ~seen
+    places = somewhere.any(0).nonzero()
+    if len(places):
+        part = slice(int(places[0]), int(places[-1]) + 1)
+        hidden = key_positions[:, None, part] > query_positions[:, None]
+        if seen is not None:
+            hidden = hidden | ~seen[:, None, part]
+        logits[..., part].masked_fill_(hidden[:, None], -torch.inf)
     return logits
 
 
