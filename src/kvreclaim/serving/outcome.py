@@ -81,8 +81,10 @@ class ByRequest:
 
     def add(self, ended: Ended) -> None:
         """Write down requests that have ended."""
+        place = ended.place
+        whole = place.size == self.status.size  # then in order
         for name in ("scheduled", "first_token", "finish", "preemptions", "status"):
-            getattr(self, name)[ended.place] = getattr(ended, name)
+            getattr(self, name)[slice(None) if whole else place] = getattr(ended, name)
 
     @property
     def served(self) -> NDArray[np.bool_]:

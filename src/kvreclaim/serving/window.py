@@ -171,8 +171,10 @@ class Window:
         return np.sort(np.concatenate([self._running(), self._waiting()]))
 
     def _ended(self, live: NDArray[np.int32]) -> Ended:
-        gone = np.ones(self._place.size, np.bool_)
-        gone[live] = False
+        gone: slice | NDArray[np.bool_] = slice(None)
+        if live.size:  # else no array needs to be copied
+            gone = np.ones(self._place.size, np.bool_)
+            gone[live] = False
         requests, state = self.requests, self.state
         return Ended(
             place=self._place[gone],
