@@ -48,9 +48,36 @@ def test_a_policy_evicts_what_its_ratio_says(tmp_path):
     assert (knorm.options.budget, knorm.outside) == (520, 8)  # nothing may go: all is kept
 
 
+def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
+    rows = [
+        row("block-joint:block_size=32:last-queries", 0.5),
+        row("block-joint:block_size=32:heads=max:sinks=8:snapkv:window_size=32", 0.5),
+        row("effective:block_size=32:block-joint:block_size=32:rkv", 0.5),
+        row("block-swap:block_size=32:copies=0.01:last-queries", 0.75),
+        row("token-joint:block_size=32:last-queries", 0.5),
+        row("paged-eviction:block_size=32", 0.5),
+        row("block-joint:block_size=32:knorm", 0.01),
+    ]
+    found = [budget.options for budget in matched_budgets(measured(tmp_path, rows), SCENARIO)]
+    whole = {"budget": 264, "mode": "free"}  # 260 kept: 8 in the last block, and eight blocks
+    assert found == [
+        Options("block-joint", **whole, scores="last-queries"),
+        Options("block-joint", **whole, heads="max", sinks=8, scores="snapkv", window=32),
+        Options("block-joint", **whole, scores="rkv"),
+        Options("block-swap", budget=136, copies=0.01, scores="last-queries"),
+        Options("token-joint", budget=260, scores="last-queries"),
+        Options("paged-eviction", **whole),
+        Options("block-joint", budget=520, mode="free", scores="knorm"),  # 514 end within a block
+    ]
+
+
 @pytest.mark.parametrize(
     "policy, said",
     [
+        ("block-joint:last-queries", "in other blocks: measure block-joint:block_size=32:PRESS$"),
+        ("paged-eviction", "in other blocks: measure paged-eviction:block_size=32$"),
+        ("block-joint:block_size=32:expected-attention", "is no policy"),
+        ("block-joint:block_size=32:block_tables=per_head:snapkv", "is no policy"),
         ("expected-attention", "expected-attention is no policy of the plugin: measure one of "),
         ("effective:block_size=16:snapkv", r"in other blocks: measure effective:block_size=32:PRESS$"),
         ("effective:block_size=32:keydiff", "keydiff is no policy"),

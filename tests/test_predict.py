@@ -50,6 +50,19 @@ def test_streaming_llm_frees_whole_blocks_by_its_closed_form():
     assert found.summary()["peak_running"] >= 4
 
 
+@pytest.mark.parametrize("policy", ["block-joint", "paged-eviction"])
+def test_whole_blocks_for_all_heads_give_back_without_a_copy_what_a_pack_does(policy):
+    whole = scenario(Options(policy, budget=128, mode="free"))
+    packed = scenario(Options("snapkv", budget=128))
+    assert whole.blocks_freed == packed.blocks_freed
+    assert whole.summary()["peak_running"] == 6  # 104 slots in those blocks and not 128, so it grows later
+    again = rule_for(Options(policy, budget=128, mode="free", buffer=4), 32)
+    assert again.slots_left(progress(520, 520, first=True)) == 104  # 8 in the last block, and three more
+    assert again.slots_left(progress(552, 136)) == 104
+    swapping = rule_for(Options("block-swap", budget=128, buffer=32), 32)
+    assert swapping.slots_left(progress(520, 520, first=True)) == 104
+
+
 def progress(computed, slots, first=False, name=0):
     return Progress(name, 8, computed - 8, computed, 1, slots, first, None if first else 4)
 
@@ -89,6 +102,11 @@ def test_a_mask_from_a_file_has_no_budget_to_wait_for():
         (Options("snapkv", budget=128, mode="free"), True),
         (Options("snapkv", budget=128, mode="pack"), False),
         (Options("adakv", budget=128, mode="pack"), True),
+        (Options("block-joint", budget=128, mode="free"), False),
+        (Options("paged-eviction", budget=128, mode="free"), False),
+        (Options("block-swap", budget=128, mode="free"), True),
+        (Options("block-swap", budget=128, mode="pack"), False),
+        (Options("token-joint", budget=128, mode="free"), True),
         (Options("adakv", budget=128, mode="mask"), False),
     ],
 )

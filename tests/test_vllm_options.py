@@ -39,12 +39,32 @@ def test_the_environment_may_be_silent(monkeypatch):
         ({"policy": "snapkv", "budget": 64}, "a window of 64"),
         ({"policy": "block-wise", "budget": 64}, "a window of 64"),
         ({"policy": "streaming-llm", "budget": 4}, "4 sinks"),
-        ({"policy": "knorm", "budget": 9, "mode": "compact"}, "mode is 'compact'"),
+        ({"policy": "knorm", "budget": 9, "mode": "shrink"}, "mode is 'shrink'"),
+        ({"policy": "knorm", "budget": 9, "mode": "compact"}, "knorm keeps none"),
         ({"policy": "knorm", "budget": 9, "mode": "free", "copy_budget": 1}, "copies nothing"),
         ({"policy": "adakv", "budget": 99, "copy_budget": 1}, "heads differ"),
         ({"policy": "knorm", "budget": 9, "buffer": 0}, "at least 1"),
         ({"policy": "none", "buffer": 8}, "evicts once"),
-        ({"policy": "block-wise", "budget": 99, "mode": "free", "buffer": 8}, "block-wise"),
+        ({"policy": "block-wise", "budget": 99, "mode": "free", "buffer": 8}, "pass mode pack, and no copy"),
+        ({"policy": "block-joint", "budget": 99, "mode": "mask", "buffer": 8}, "pass mode free or pack"),
+        ({"policy": "blend", "budget": 99, "mode": "free", "buffer": 8}, "pass mode pack, and no copy"),
+        (
+            {"policy": "block-swap", "budget": 99, "copy_budget": 9, "buffer": 8},
+            "blend|block-swap with buffer",
+        ),
+        ({"policy": "block-joint", "budget": 128, "copy_budget": 9}, "block-joint copies nothing"),
+        ({"policy": "block-joint", "budget": 128, "recent": 0}, "at least 1"),
+        ({"policy": "block-joint", "budget": 128, "heads": "all"}, "heads='all'"),
+        ({"policy": "block-joint", "budget": 128, "scores": "keydiff"}, "scores is 'keydiff'"),
+        ({"policy": "block-joint", "budget": 60, "scores": "snapkv"}, "a window of 64"),
+        ({"policy": "block-swap", "budget": 128, "copies": 2}, "from 0 to 1"),
+        ({"policy": "blend", "budget": 128, "beta": 20}, "from 0 to 1"),
+        ({"policy": "pyramidkv", "budget": 128, "beta": 0}, "at least 1"),
+        ({"policy": "snapkv", "budget": 128, "scores": "h2o"}, "leave out scores"),
+        ({"policy": "rkv", "budget": 8}, "a window of 8"),
+        ({"policy": "triattention", "budget": 256}, "centres go together"),
+        ({"policy": "knorm", "budget": 9, "centres": "centres.npz"}, "centres go together"),
+        ({"policy": "triattention", "budget": 256, "centres": "nowhere.npz"}, "nowhere.npz: no such file"),
         ({"policy": "snapkv", "budget": 128, "kernel": 4}, "odd"),
         ({"policy": "h2o", "budget": 128, "recent_share": 2}, "from 0 to 1"),
         ({"policy": "keep-mask"}, "go together"),
@@ -57,6 +77,14 @@ def test_what_is_refused(given, says):
     with pytest.raises(InputError, match=says) as refusal:
         parse(given if isinstance(given, str) else json.dumps(given))
     assert "\n" not in str(refusal.value)
+
+
+def test_scores_bring_their_own_windows():
+    joint = Options("block-joint", 128)
+    assert (joint.scored_by, joint.looking, joint.smoothing) == ("last-queries", 256, 5)
+    assert (Options("rkv", 128).looking, Options("rkv", 128).smoothing) == (8, 7)
+    assert (Options("snapkv", 128, window=32).looking, Options("tova", 128, window=32).looking) == (32, 1)
+    assert Options("random", 128).scored_by is None
 
 
 def test_prompts_have_names_of_their_own():

@@ -89,16 +89,33 @@ def test_pack_moves_what_lies_outside_the_slots_that_stay(row):
     assert plan.moves == keep.sum() - keep[..., plan.slots[plan.slots < keep.shape[-1]]].sum()
 
 
+@given(rows())
+def test_pack_moves_as_few_pairs_as_any_choice_of_blocks(row):
+    keep, block_size = row
+    keep = keep[..., : 8 * block_size]
+    if not keep.any(axis=-1).all():
+        return
+    fullest, blocks = int(keep.sum(axis=-1).max()), blocks_of(keep.shape[-1], block_size)
+    fewest = min(
+        int(keep.sum() - keep[..., taken[taken < keep.shape[-1]]].sum())
+        for staying in combinations(range(blocks), blocks_of(fullest, block_size))
+        for taken in [
+            np.array([block * block_size + slot for block in staying for slot in range(block_size)])[:fullest]
+        ]
+    )
+    assert plan_row(keep, block_size, "pack").moves == fewest
+
+
 @given(rows(equal=True), st.integers(0, 60))
 def test_a_copy_budget_frees_as_many_blocks_as_any_choice_could(row, budget):
     keep, block_size = row
-    blocks = min(keep.shape[-1] // block_size, 8)  # all of them full, and few enough to try every choice
-    keep = keep[..., : blocks * block_size]
-    if keep.size == 0 or not keep.any(axis=-1).all():
+    keep = keep[..., : 8 * block_size]  # few enough to try every choice
+    if not keep.any(axis=-1).all():
         return
     plan = plan_row(keep, block_size, "pack", budget)
     assert plan.moves <= budget
-    per_block = keep.reshape(*keep.shape[:2], blocks, block_size).sum(axis=(0, 1, 3))
+    per_block = np.add.reduceat(keep.sum(axis=(0, 1)), range(0, keep.shape[-1], block_size))
+    blocks = len(per_block)
     fullest = int(keep.sum(axis=-1).max())
     best = max(
         emptied

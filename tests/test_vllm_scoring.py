@@ -9,8 +9,13 @@ torch = pytest.importorskip("torch")
 
 from kvreclaim.runtimes.vllm import scoring  # noqa: E402  # these import torch
 from kvreclaim.runtimes.vllm.cache import LayerCache  # noqa: E402
+from kvreclaim.runtimes.vllm.observer import LayerHook  # noqa: E402
+from kvreclaim.runtimes.vllm.options import Options  # noqa: E402
 from kvreclaim.runtimes.vllm.plan import plan_row  # noqa: E402
 from kvreclaim.runtimes.vllm.rowstate import RowState, Shape  # noqa: E402
+from kvreclaim.runtimes.vllm.selection import _average  # noqa: E402
+from kvreclaim.scores.attention import trailing_attention  # noqa: E402
+from kvreclaim.scores.redundancy import rkv_scores  # noqa: E402
 
 KV_HEADS, GROUP, WIDTH = 2, 3, 8
 SCALE = WIDTH**-0.5
@@ -64,6 +69,50 @@ def test_window_attention_is_the_mean_over_its_queries(seed, shuffled):
     found = scoring.window_attention(queries, at, keys.transpose(1, 2), positions, seen, SCALE)
     expected = dense(queries, at, keys, positions, seen).mean(2)
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-6)
+
+
+@given(st.integers(0, 20), st.integers(1, 60), st.booleans())
+def test_trailing_attention_is_that_of_the_measurements(seed, looking, shuffled):
+    queries, at, keys, _, positions, _ = drawn(seed, 40, min(looking, 40), shuffled)
+    ring = torch.randperm(len(queries), generator=torch.Generator().manual_seed(seed))
+    found = scoring.trailing_attention(queries[ring], at[ring], keys.transpose(1, 2), positions, None, SCALE)
+    order = positions.argsort(-1)
+    smooth = _average(found.gather(1, order).numpy()[None], 5, 0)[0]
+    in_order = keys.gather(1, order[..., None].expand(keys.shape))
+    expected = trailing_attention(queries.transpose(0, 1), in_order, SCALE, looking, 5)
+    np.testing.assert_allclose(smooth, expected, rtol=1e-4, atol=1e-6)
+
+
+@given(st.integers(0, 20), st.sampled_from(["free", "pack"]))
+def test_rkv_scores_of_a_row_are_those_of_its_live_pairs_in_order(seed, mode):
+    generator = torch.Generator().manual_seed(seed)
+    cache = LayerCache(torch.randn(6, KV_HEADS, 4, 2 * WIDTH, generator=generator))
+    hook = LayerHook(0, cache, SCALE)
+    hook.options = Options("rkv", 9, window=3, kernel=3)
+    row, blocks = RowState(Shape(1, KV_HEADS, KV_HEADS * GROUP, WIDTH), 20), torch.tensor([4, 0, 2, 1, 5])
+    numbers = np.random.default_rng(seed)
+    keep = np.ones((1, KV_HEADS, 20), np.bool_)
+    for head in keep[0]:
+        head[numbers.permutation(17)[:6]] = False
+    plan = plan_row(keep, 4, mode)
+    cache.move(blocks, *(torch.from_numpy(part) for part in (plan.head, plan.source, plan.destination)))
+    row.evicted(plan, 20, masked=False)
+    blocks = blocks[torch.from_numpy(plan.blocks)]
+    computed = min(22, 20 + len(blocks) * 4 - plan.held)
+    queries = torch.randn(3, KV_HEADS * GROUP, WIDTH, generator=generator)
+    row.remember(0, queries, row.places_of_queries(3, 3, computed))
+    found = hook.scores(row, computed, blocks)
+    positions, live = row.positions_at(computed)[0], row.live_at(computed)[0]
+    keys = cache.keys(blocks, row.filled(computed)).transpose(1, 2)
+    order = [
+        sorted(np.flatnonzero(alive), key=lambda slot, at=at: at[slot])
+        for alive, at in zip(live, positions, strict=True)
+    ]
+    in_order = torch.stack([keys[head, slots] for head, slots in enumerate(order)])
+    expected = rkv_scores(queries.transpose(0, 1), in_order, SCALE, 3, 3, 0.1)
+    for head, slots in enumerate(order):
+        torch.testing.assert_close(found[head, slots], expected[head])
+        assert found[head].sum() == pytest.approx(float(expected[head].sum()), rel=1e-4)
 
 
 @given(st.integers(0, 20), st.integers(1, 12))

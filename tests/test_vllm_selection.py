@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvreclaim import BlockLayout, policies
+from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
+from kvreclaim.runtimes.vllm.checks import check_blocks
+from kvreclaim.runtimes.vllm.kinds import whole_budget
 from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.runtimes.vllm.plan import plan_row
 from kvreclaim.runtimes.vllm.selection import keep_from_file, pyramid_budgets, select
 
 SHAPE = (2, 3, 40)
@@ -25,7 +30,7 @@ def kept(options, scores, positions, live, event=0):
     return select(options, scores, positions, live, 8, event)
 
 
-EQUAL = ["streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "block-wise"]
+EQUAL = ["streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "random", "block-wise"]
 
 
 @pytest.mark.parametrize("policy", EQUAL)
@@ -33,6 +38,93 @@ EQUAL = ["streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "block-wis
 def test_every_head_keeps_its_budget(policy, seed):
     keep = kept(Options(policy, 12, window=4), *row(seed))
     assert (keep.sum(axis=-1) == 12).all()
+
+
+JOINT = {"sinks": 2, "recent": 9, "scores": "h2o"}
+COHERENT = [
+    Options("block-joint", 27, **JOINT),
+    Options("block-joint", 27, heads="max", tokens="top", **JOINT),
+    Options("block-swap", 27, copies=0.05, **JOINT),
+    Options("blend", 27, beta=0.5, **JOINT),
+    Options("paged-eviction", 27),
+]
+
+
+@pytest.mark.parametrize("options", COHERENT, ids=lambda options: options.policy)
+@given(seed=st.integers(0, 50), tokens=st.integers(30, 61))
+def test_block_coherent_policies_are_the_core_s_and_fill_the_blocks_they_keep(options, seed, tokens):
+    scores, positions, live = row(seed, (2, 3, tokens))
+    keep = kept(options, scores, positions, live)
+    budget = whole_budget(27, tokens, 8)
+    given = {"paged-eviction": {}, "block-swap": {"copies": 0.05}, "blend": {"beta": 0.5}}
+    joint = {} if options.policy == "paged-eviction" else {"sinks": 2, "recent": 9}
+    joint |= {"heads": options.heads, "tokens": options.tokens} if options.policy == "block-joint" else {}
+    policy = policies.get(options.policy, **given.get(options.policy, {}), **joint)
+    assert np.array_equal(keep, policy.select(scores, budget, BlockLayout(8)).array)
+    assert 27 - 8 < budget <= 27
+    assert budget % 8 == tokens % 8
+    plan = plan_row(keep, 8, "pack")
+    assert plan.held == budget
+    if options.policy in ("block-joint", "paged-eviction"):
+        assert plan.moves == 0
+        assert plan_row(keep, 8, "free").held == budget
+    if options.policy == "block-swap":
+        assert plan.moves <= 0.05 * keep.size
+    tail = (tokens - 1) // 8
+    assert plan.blocks[-1] == tail  # the next token goes where it would have gone
+
+
+@pytest.mark.parametrize("policy", ["block-joint", "block-swap", "blend"])
+@given(seed=st.integers(0, 30))
+def test_sinks_and_recent_tokens_stay_through_packs(policy, seed):
+    """Evict four times, with 5 new tokens before each, in rows whose slots hold tokens of any order."""
+    options = Options(policy, 27, **JOINT, buffer=5)
+    generator = np.random.default_rng(seed)
+    positions = np.broadcast_to(np.arange(45, dtype=np.int32), (2, 3, 45))
+    for event in range(4):
+        live = np.ones(positions.shape, np.bool_)
+        keep = kept(options, generator.random(positions.shape, np.float32), positions, live, event)
+        plan = plan_row(keep, 8, "pack")
+        assert plan.live.all()
+        positions = plan.carry(positions, -1)
+        newest = 45 + 5 * event
+        for layer, head in np.ndindex(2, 3):
+            assert {0, 1, *range(newest - 9, newest)} <= set(positions[layer, head].tolist())
+        fresh = np.arange(newest, newest + 5, dtype=np.int32)
+        positions = np.concatenate([positions, np.broadcast_to(fresh, (2, 3, 5))], axis=-1)
+
+
+@given(st.integers(1, 40), st.integers(0, 20), st.integers(1, 60), st.integers(1, 16))
+def test_what_always_stays_fits_into_any_budget_that_is_not_refused(more, sinks, recent, block_size):
+    options = Options("block-joint", more + sinks + recent, sinks=sinks, recent=recent, scores="h2o")
+    try:
+        check_blocks(options, block_size)
+    except InputError as refusal:
+        assert "\n" not in str(refusal)
+        return
+    for tokens in range(options.budget + 1, options.budget + 2 + 2 * block_size):
+        scores, positions, live = row(0, (1, 1, tokens))
+        keep = select(options, scores, positions, live, block_size, 0)
+        assert keep[..., :sinks].all()
+        assert keep[..., -recent:].all()
+
+
+@given(seed=st.integers(0, 50))
+def test_token_joint_goes_by_tokens_wherever_they_lie(seed):
+    options = Options("token-joint", 26, **JOINT)
+    scores, positions, live = row(seed, shuffled=True)
+    in_order = np.empty_like(scores)
+    np.put_along_axis(in_order, positions.astype(int), scores, axis=-1)
+    expected = policies.get("token-joint", sinks=2, recent=9).select(in_order, 26, BlockLayout(8)).array
+    found = np.take_along_axis(kept(options, scores, positions, live), np.argsort(positions, axis=-1), -1)
+    assert np.array_equal(found, expected)
+
+
+def test_last_queries_are_averaged_over_their_own_tokens_too():
+    scores = np.zeros((1, 1, 20), np.float32)
+    scores[..., 19] = 10.0
+    keep = kept(Options("block-wise", 3, scores="last-queries"), scores, *row(0, scores.shape)[1:])
+    assert np.flatnonzero(keep[0, 0]).tolist() == [17, 18, 19]
 
 
 @pytest.mark.parametrize("policy", [name for name in EQUAL if name not in ("block-wise", "random")])

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from command_line import call
 from small_models import prefill, random_ids, smollm2, tiny_gemma3, tiny_llama, torch, transformers
 
 from kvreclaim import InputError
@@ -12,10 +13,11 @@ from kvreclaim.capture.inside.queries import latest_queries, observed_queries
 from kvreclaim.capture.inside.rotary import rotated_queries
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
-from kvreclaim.capture.presses.calibration import calibrate, query_centres
+from kvreclaim.capture.presses.calibration import calibrate, centres_file, query_centres
 from kvreclaim.capture.presses.decoding import make_decoding
 from kvreclaim.capture.presses.own_scorers import RKVPress, TriAttentionPress
 from kvreclaim.scores.attention import attention_weights, trailing_attention, value_key_ratio
+from kvreclaim.scores.centres_file import CentresFile
 from kvreclaim.scores.distance import FURTHEST, QueryCentres, centres_of, triattention_scores
 from kvreclaim.scores.redundancy import redundancy_of, rkv_scores
 
@@ -220,6 +222,29 @@ def test_while_decoding_a_token_is_scored_at_its_position():
     assert isinstance(inner, TriAttentionPress)
     record_decoding(model, press, ids, 16, name="tri")
     assert sorted(set(seen)) == [68, 76]
+
+
+def test_query_centres_go_to_a_file_and_back(tmp_path):
+    model = tiny_llama()
+    known = calibrate(model, random_ids(60, seed=5))
+    centres_file(model).save(tmp_path / "centres.npz")
+    read = CentresFile.load(tmp_path / "centres.npz")
+    for layer, centres in enumerate(known):
+        assert np.array_equal(read.centre[layer], centres.centre)
+        assert np.array_equal(read.spread[layer], centres.spread)
+    assert np.array_equal(read.frequencies, model.model.rotary_emb.inv_freq)
+    np.savez(tmp_path / "other.npz", centre=read.centre)
+    with pytest.raises(InputError, match="holds no query centres: make it with kvreclaim calibrate queries"):
+        CentresFile.load(tmp_path / "other.npz")
+    with pytest.raises(InputError, match="half as many"):
+        CentresFile(read.centre, read.spread, read.frequencies[1:])
+
+
+def test_a_command_makes_the_file_of_a_model(tiny, tmp_path):
+    out = tmp_path / "centres.safetensors"
+    answer = call("calibrate", "queries", "--model", str(tiny[0]), "--out", str(out))
+    assert answer.status == 0, answer.err
+    assert CentresFile.load(out).centre.shape[0] == 3
 
 
 def test_paged_eviction_drops_the_lowest_block_whenever_one_is_full():

@@ -27,8 +27,12 @@ def parts(run, number):
 
 
 def masks_of(run, number):
-    """Return the effective masks of a request of a run, by its computed tokens."""
-    return {record.computed_tokens: record.effective for record in parts(run, number)}
+    """Return the effective masks of a request of a run, by its computed tokens; compactions have none."""
+    return {
+        record.computed_tokens: record.effective
+        for record in parts(run, number)
+        if record.effective is not None
+    }
 
 
 def assert_same(run, number, reference, counted):

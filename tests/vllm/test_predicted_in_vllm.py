@@ -1,11 +1,18 @@
 """Predicted and observed in a running engine are equal: figures, blocks of each request, every step."""
 
 import pytest
+from observed import FULL
 
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.scheduling import SchedulerSettings
 
 MAX_TOKENS = 40
+MORE = [
+    Options("token-joint", budget=96, mode="free", recent=32, scores="tova"),
+    Options("blend", budget=96, recent=32, scores="tova"),
+    Options("paged-eviction", budget=96, mode="free", buffer=32),
+    Options("rkv", budget=96, buffer=24),
+]
 CHOSEN = [
     Options("none"),
     Options("streaming-llm", budget=96),
@@ -15,6 +22,9 @@ CHOSEN = [
     Options("h2o", budget=96, mode="mask"),
     Options("adakv", budget=96),
     Options("block-wise", budget=96, mode="free"),
+    Options("block-joint", budget=96, mode="free", recent=32, scores="tova", buffer=24),
+    Options("block-swap", budget=96, recent=32, scores="tova", buffer=24),
+    *(MORE if FULL else ()),
 ]
 
 

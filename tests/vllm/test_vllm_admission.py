@@ -19,6 +19,7 @@ CASES = [
     (Options("snapkv", 128, "mask"), 2, 2),
     (Options("snapkv", 128, "free"), 2, 2),
     (Options("streaming-llm", 128, "free"), 4, 8),
+    (Options("block-joint", 128, "free"), 5, 8),
 ]
 CHOSEN = CASES if FULL else CASES[:2] + CASES[3:]
 
@@ -33,10 +34,15 @@ def test_admission(engine, prompts, options, least, most):
     for record in run.evictions:
         assert record.blocks_before == -(-tokens // 32)
         assert record.held <= record.tokens == tokens
+        assert (record.moved_pairs, record.moved_bytes) == (0, 0) or options.mode == "pack"
         left = -(-record.held // 32)
         assert record.blocks_freed == record.blocks_before - left
         if options.mode == "pack":
             assert record.held == record.kept == 128
+            assert record.dead_pairs == 0
+        if options.policy == "block-joint":
+            assert record.held == record.kept == 102  # 6 in the last block, and three whole ones
+            assert record.blocks_freed == 13
             assert record.dead_pairs == 0
     evicts = options.policy != "none"
     assert len(run.evictions) == REQUESTS * evicts

@@ -23,9 +23,13 @@ SMOKE = [
     Options("pyramidkv", BUDGET, "pack", window=32),
     Options("h2o", BUDGET, "mask", buffer=16),
     Options("tova", BUDGET, "free", buffer=16),
+    Options("block-joint", BUDGET, "free", recent=32, buffer=16),
+    Options("block-swap", BUDGET, "pack", recent=32, buffer=24),
+    Options("rkv", BUDGET, "pack", buffer=16),
 ]
 
 
+JOINT = ("block-joint", "block-swap", "blend", "token-joint")
 EQUAL = ("streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "block-wise")
 WHOLE = [
     Options(policy, BUDGET, mode, window=32, buffer=buffer)
@@ -35,11 +39,29 @@ WHOLE = [
     if policy != "block-wise" or mode == "pack" or buffer is None
 ]
 WHOLE += [Options(policy, BUDGET, "pack", window=32, copy_budget=400_000) for policy in EQUAL]
+WHOLE += [
+    Options(policy, BUDGET, mode, recent=32, scores=scores)
+    for policy in JOINT
+    for mode in ("free", "pack", "mask")
+    for scores in ("last-queries", "rkv", "knorm")
+]
+WHOLE += [
+    Options(policy, BUDGET, mode) for policy in ("paged-eviction", "rkv") for mode in ("free", "pack", "mask")
+]
+WHOLE += [Options(policy, BUDGET, "compact", recent=32) for policy in ("streaming-llm", "token-joint")]
+WHOLE += [
+    *SMOKE[-3:],
+    Options("blend", BUDGET, "pack", recent=32, scores="tova", buffer=16),
+    Options("token-joint", BUDGET, "pack", recent=32, scores="h2o", buffer=16),
+    Options("paged-eviction", BUDGET, "free", buffer=32),
+]
 
 
 def named(options):
     more = [
-        f"{name}={getattr(options, name)}" for name in ("copy_budget", "buffer") if getattr(options, name)
+        f"{name}={getattr(options, name)}"
+        for name in ("copy_budget", "buffer", "scores")
+        if getattr(options, name)
     ]
     return "-".join([options.policy, options.mode, *more])
 

@@ -19,11 +19,14 @@ class Reference:
         self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.model.set_attn_implementation(NAME)
         self._seen = None
+        self._states = []
         self._prefilled = {}
 
     def _attend(self, module, query, key, value, _mask, scaling, **_):
         group = query.shape[1] // key.shape[1]
         new, slots = query.shape[2], key.shape[2]
+        self._states.append((query[0], key[0], value[0]))
+        del self._states[: -self.model.config.num_hidden_layers]
         seen = torch.ones(new, slots, dtype=torch.bool).tril(slots - new).expand(key.shape[1], new, slots)
         if self._seen is not None:
             later = torch.ones(key.shape[1], slots - self._seen.shape[-1], dtype=torch.bool)
@@ -69,6 +72,13 @@ class Reference:
             ]
         self._seen = None
         return tokens, margins
+
+    @torch.no_grad()
+    def states(self, prompt):
+        """Return the rotated queries and keys and the values of a prompt, ``[heads, tokens, 64]`` a layer."""
+        self._seen = None
+        self.model(torch.tensor([prompt]))
+        return list(self._states)
 
     @torch.no_grad()
     def says(self, prompt, following, mask=None):

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvreclaim.cli.output import MISSING, Json, console, emit_json, plain_table, progress
-from kvreclaim.cli.repeated import repeated
+from kvreclaim.cli.extras import needs
+from kvreclaim.cli.model_options import Model, repeated
+from kvreclaim.cli.output import MISSING, Json, console, emit_json, plain_table, progress, wrote
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -34,6 +35,9 @@ Ways = Annotated[
         "all that are here",
     ),
 ]
+Centres = Annotated[
+    str, typer.Option("--out", metavar="FILE", help="The file to write, .npz or .safetensors.")
+]
 Rounds = Annotated[int, typer.Option(metavar="N", help="Interleaved pairs of each copy, at least 10.")]
 
 
@@ -54,6 +58,18 @@ def copy_command(devices: Devices = None, ways: Ways = None, rounds: Rounds = 11
     emit_json(json, [_as_json(*one) for one in found])
     screen = console(json)
     screen.print(_constants(found, rounds), "", _copies(found), sep="\n")
+
+
+@calibrate_app.command("queries")
+def queries_command(model: Model, out: Centres = "centres.npz") -> None:
+    """Read off where a model's queries lie, for TriAttention's scores in vLLM; on Python's own docstrings."""
+    with needs("models"):
+        from kvreclaim.capture import models
+        from kvreclaim.capture.presses.calibration import centres_file
+
+        loaded, _ = models.load(model)
+        centres_file(loaded).save(out)
+    console(None).print(wrote(out, "the model's query centres"))
 
 
 def _show(bar: Progress, task: TaskID, done: int, of: int) -> None:

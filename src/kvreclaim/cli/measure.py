@@ -10,20 +10,14 @@ from kvreclaim.capture.measure.settings import BLOCK_SIZES, NEEDLE_TASKS, POLICI
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.measured_needles import needle_tables
 from kvreclaim.cli.measured_tables import matched_table, ratio_table
+from kvreclaim.cli.model_options import Model, repeated
 from kvreclaim.cli.output import Json, console, emit_json, progress, wrote
-from kvreclaim.cli.repeated import repeated
 
 if TYPE_CHECKING:
     from kvreclaim.capture.measure.run import Measurement
 
 NO_TARGET = "no matched quality: measure snapkv at ratio 0.5 as well, or pass --target-kl"
 
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="MODEL", help="A fetched model's name, a model directory, or an id on the Hugging Face Hub."
-    ),
-]
 Policies = Annotated[
     list[str] | None,
     repeated("--policy", "PRESS", "A press, such as snapkv or adakv:snapkv.", " ".join(POLICIES)),

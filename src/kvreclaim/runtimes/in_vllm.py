@@ -115,6 +115,8 @@ def _masks_after_prefill(run: ObservedRun, prompts: Sequence[Sequence[int]]) -> 
 def _check(chosen: Sequence[Options]) -> None:
     if any(options.copy_budget is not None for options in chosen):
         raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
+    if any(options.mode == "compact" for options in chosen):
+        raise InputError("what mode compact frees step by step is not predicted: pass another mode")
 
 
 def _observation(options: Options, run: ObservedRun, prediction: Prediction) -> Observation:

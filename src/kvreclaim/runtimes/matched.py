@@ -13,13 +13,34 @@ from typing import Any
 from kvreclaim.errors import InputError
 from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.runtimes.observation import Scenario
+from kvreclaim.runtimes.vllm.kinds import ALIGNED, JOINT, WHOLE
 from kvreclaim.runtimes.vllm.options import Options
 
-POLICIES = {
-    **{name: name for name in ("streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "pyramidkv")},
-    "adakv:snapkv": "adakv",
+SCORES = ("last-queries", "snapkv", "tova", "knorm", "rkv")
+"""Presses of a measurement whose scores the plugin has too, under a policy that takes any."""
+
+POLICIES = (
+    *("streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "random", "pyramidkv", "adakv:snapkv"),
+    *(f"{policy}:PRESS" for policy in JOINT),
+    "paged-eviction",
+)
+"""Presses of a measurement that the plugin has, and that keep the same pairs there at the same budget."""
+
+PARAMETERS = {"window_size": "window", "kernel_size": "kernel"}
+"""Parameters of presses that options have by another name."""
+
+_TAKES = {
+    "window",
+    "kernel",
+    "attention_share",
+    "heads",
+    "tokens",
+    "top",
+    "sinks",
+    "recent",
+    "beta",
+    "copies",
 }
-"""Presses of a measurement, and the policies of vLLM's plugin that keep the same pairs at the same budget."""
 
 FILE = "budgets.csv"
 COLUMNS = ("policy", "mode", "ratio", "budget", "target_kl", "outside")
@@ -35,7 +56,9 @@ class MatchedBudget:
     Attributes
     ----------
     options
-        The policy at that budget; mode ``free`` where its effective mask was measured, else ``pack``.
+        The policy at that budget; mode ``free`` where its effective mask was measured or it keeps whole
+        blocks, else ``pack``. A budget that ends within a block, of a policy that fills the blocks it keeps,
+        is raised to the block's end: block-joint then keeps what was measured, and the rest of one block.
     ratio
         Median of r* over the prompts.
     target_kl
@@ -120,25 +143,61 @@ def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> No
 
 
 def _budget(row: dict[str, Any], scenario: Scenario) -> MatchedBudget:
-    press, mode = _press(row["policy"], scenario)
+    policy, chosen = _options(row["policy"], scenario)
     ratio = float(row["ratio"])
     budget = int(scenario.prompt_tokens * (1 - ratio))  # as a press counts
+    if policy in ALIGNED:
+        budget = _whole(budget, scenario)
     return MatchedBudget(
-        options=Options(POLICIES[press], budget=budget, mode=mode),
+        options=Options(policy, budget=budget, **chosen),
         ratio=ratio,
         target_kl=float(row["target_kl"]),
         outside=int(row["below"]) + int(row["above"]),
     )
 
 
-def _press(policy: str, scenario: Scenario) -> tuple[str, str]:
-    """Return the press and the mode that a measured policy stands for."""
-    press, mode = policy, "pack"
-    if policy.startswith("effective:"):
+def _whole(budget: int, scenario: Scenario) -> int:
+    """Return the least budget that pays for whole blocks of all that a smaller one keeps."""
+    last = (scenario.prompt_tokens - 1) % scenario.block_size + 1
+    return min(last - (last - budget) // scenario.block_size * scenario.block_size, scenario.prompt_tokens)
+
+
+def _options(measured: str, scenario: Scenario) -> tuple[str, dict[str, Any]]:
+    """Return the policy that a measured one stands for, and its options."""
+    press, mode = measured, "pack"
+    if measured.startswith("effective:"):
         wanted = f"effective:block_size={scenario.block_size}:"
-        if not policy.startswith(wanted):
-            raise InputError(f"{policy} was measured in other blocks: measure {wanted}PRESS")
-        press, mode = policy.removeprefix(wanted), "free"
-    if press not in POLICIES:
-        raise InputError(f"{press} is no policy of the plugin: measure one of {', '.join(POLICIES)}")
-    return press, mode
+        if not measured.startswith(wanted):
+            raise InputError(f"{measured} was measured in other blocks: measure {wanted}PRESS")
+        press, mode = measured.removeprefix(wanted), "free"
+    policy, given, inner = _parts(press)
+    mode = "free" if policy in WHOLE else mode
+    if policy in (*JOINT, "paged-eviction") and (inner is None) == (policy == "paged-eviction"):
+        if given.pop("block_size", 16) != scenario.block_size:  # 16: a press's own
+            wanted = f"{policy}:block_size={scenario.block_size}{':PRESS' if inner else ''}"
+            raise InputError(f"{press} was measured in other blocks: measure {wanted}")
+        scores = {} if inner is None else {"scores": inner}
+        if (inner is None or inner in SCORES) and not set(given) - _TAKES:
+            return policy, {**given, **scores, "mode": mode}
+    elif press in POLICIES:
+        return policy, {"mode": mode}
+    raise InputError(f"{press} is no policy of the plugin: measure one of {', '.join(POLICIES)}")
+
+
+def _parts(press: str) -> tuple[str, dict[str, Any], str | None]:
+    """Split ``policy:parameter=value:scorer:parameter=value``: policy, all parameters, scorer."""
+    policy, *rest = press.split(":")
+    given = dict(part.split("=", 1) for part in rest if "=" in part)
+    names = [part for part in rest if "=" not in part]
+    values = {PARAMETERS.get(name, name): _value(value) for name, value in given.items()}
+    return policy, values, ":".join(names) or None
+
+
+def _value(text: str) -> Any:
+    """Return a number where the text is one, else the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

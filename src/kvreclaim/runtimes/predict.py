@@ -1,9 +1,9 @@
 """What a run in vLLM will do, said by the scheduler in plain Python; and whether it did.
 
 A prediction needs lengths, limits and, of a policy, how many slots an eviction leaves. Where that follows
-from the budget (packing with equal heads, StreamingLLM, masking), nothing of the run is used. Where it
-depends on which pairs a policy keeps, the keep masks of the run are audited: whom to keep is the policy's
-affair, and what that gives back is predicted.
+from the budget (packing with equal heads, whole blocks for all heads, StreamingLLM, masking), nothing of the
+run is used. Where it depends on which pairs a policy keeps, the keep masks of the run are audited: whom to
+keep is the policy's affair, and what that gives back is predicted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from kvreclaim.eviction_rules import AtPrefillEnd, BudgetAndBuffer, EvictionRule
 from kvreclaim.keep import as_keep_mask
 from kvreclaim.layout import BlockLayout
 from kvreclaim.occupancy import live_tokens, occupancy
-from kvreclaim.runtimes.vllm.options import UNEQUAL, Options
+from kvreclaim.runtimes.vllm.kinds import ALIGNED, UNEQUAL, WHOLE, whole_budget
+from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.records import ObservedRun
 from kvreclaim.scheduler import Scheduler
 from kvreclaim.scheduling import Outcome, Request, SchedulerSettings, Step
@@ -89,7 +90,7 @@ def predict(
 def needs_masks(options: Options) -> bool:
     """Return whether what an eviction leaves depends on which pairs the policy keeps."""
     if options.mode == "free":
-        return options.evicts and options.policy != "streaming-llm"
+        return options.evicts and options.policy not in ("streaming-llm", *WHOLE)
     return options.mode == "pack" and options.policy in (*UNEQUAL, "keep-mask")
 
 
@@ -121,9 +122,12 @@ def rule_for(options: Options, block_size: int, masks: Masks | None = None) -> E
     """
     if not options.evicts or options.mode == "mask":
         return None
-    if options.mode == "free":
+    slots_for: Callable[[Progress], int] | None
+    if options.policy in WHOLE or (options.policy in ALIGNED and options.mode == "pack"):
+        slots_for = _WholeBlocks(options.budget or 0, block_size).slots_for
+    elif options.mode == "free":
         kept = _Recorded(masks or {}) if needs_masks(options) else _sinks_and_recent(options)
-        slots_for: Callable[[Progress], int] | None = _Rows(kept, block_size).slots_for
+        slots_for = _Rows(kept, block_size).slots_for
     else:
         slots_for = _Fullest(masks or {}).slots_for if needs_masks(options) else None
     if options.budget is None:
@@ -188,6 +192,18 @@ class _Fullest:
     def slots_for(self, progress: Progress) -> int:
         mask = self.masks.get((progress.name, progress.computed))
         return progress.slots if mask is None else int(mask.sum(axis=-1).max())
+
+
+@dataclass(frozen=True)
+class _WholeBlocks:
+    """What a policy leaves that fills the blocks it keeps."""
+
+    budget: int
+    block_size: int
+
+    def slots_for(self, progress: Progress) -> int:
+        """Return the slots of the last block, and of the whole blocks that the budget pays for before it."""
+        return whole_budget(self.budget, progress.slots, self.block_size)
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,17 @@ from kvpress.utils import get_prerope_query_states
 from torch import Tensor
 from transformers import AutoTokenizer
 
-from kvreclaim.capture.inside.attention_layers import attention_layers, decoder_of, model_name
+from kvreclaim.capture.inside.attention_layers import (
+    attention_layers,
+    context_length,
+    decoder_of,
+    model_name,
+)
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.inside.quiet import quiet_transformers
+from kvreclaim.capture.inside.rotary import frequencies_of
 from kvreclaim.errors import InputError
+from kvreclaim.scores.centres_file import CentresFile
 from kvreclaim.scores.distance import QueryCentres, centres_of
 from kvreclaim.texts import docstrings
 
@@ -72,6 +79,23 @@ def query_centres(model: Any) -> tuple[QueryCentres, ...]:
     return _calibrated[model]
 
 
+def centres_file(model: Any) -> CentresFile:
+    """Return a model's query centres to be written to a file, for a runtime that has no hidden states.
+
+    Raises
+    ------
+    InputError
+        As `query_centres`; or if the model rotates only a part of its heads' dimensions.
+    """
+    centres, first = query_centres(model), attention_layers(model)[0]
+    first.rotary_emb = decoder_of(model).rotary_emb  # as kvpress does for its presses
+    return CentresFile(
+        centre=torch.stack([layer.centre for layer in centres]).cpu().numpy(),
+        spread=torch.stack([layer.spread for layer in centres]).cpu().numpy(),
+        frequencies=frequencies_of(first).cpu().numpy(),
+    )
+
+
 def _own_text(model: Any) -> Tensor:
     try:
         with quiet_transformers():
@@ -81,4 +105,4 @@ def _own_text(model: Any) -> Tensor:
         raise InputError(
             f"{model_name(model)} has no tokenizer: call calibrate(model, input_ids) with a text"
         ) from error
-    return ids[:, :TOKENS].to(model.device)
+    return ids[:, : min(TOKENS, context_length(model) or TOKENS)].to(model.device)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kvreclaim.errors import InputError
-from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.section import KeyNumber, Section, Table
-from kvreclaim.report.sections.observed import DONE, NAMES
+from kvreclaim.report.sections.observed import DONE, NAMES, policy_name
 from kvreclaim.report.wording import listed, mebibytes, number, percent
 
 Row = dict[str, Any]
@@ -65,8 +64,11 @@ def _answer(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> tu
     told = [f"With the full cache {full['observed_peak_running']} requests run at once."]
     for packs, words in copied.items():
         part = [run for _, run in ran if (run["mode"] == "pack") is packs]
-        if part:
-            told.append(f"{words}: {'; '.join(_one(run, requests) for run in part)}.")
+        gives = [_one(run, requests) for run in part if _back(run, requests) >= 1]
+        none = [policy_name(run["policy"]) for run in part if _back(run, requests) < 1]
+        said = [*gives, f"less than one from {listed(none)}"] if none else gives
+        if said:
+            told.append(f"{words}: {'; '.join(said)}.")
     if whole := [_name(budget) for budget, run in found if run is None]:
         told.append(f"At this quality {listed(whole)} may evict nothing.")
     bounds = [f"{_name(budget)} ({budget['outside']})" for budget, _ in ran if budget["outside"]]
@@ -75,13 +77,18 @@ def _answer(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> tu
     return (" ".join(told),)
 
 
+def _back(run: Row, requests: int) -> float:
+    """Return the blocks that evictions gave back, of a request."""
+    return float(run["observed_blocks_freed"] or 0) / requests
+
+
 def _one(run: Row, requests: int) -> str:
-    each = (run["observed_blocks_freed"] or 0) / requests
-    return f"{label(run['policy'])} {run['observed_peak_running']} at once, {number(each)} blocks back each"
+    back = f"{_back(run, requests):.3g} blocks back each"
+    return f"{policy_name(run['policy'])} {run['observed_peak_running']} at once, {back}"
 
 
 def _name(row: Row) -> str:
-    return f"{label(row['policy'])}, {DONE[row['mode']]}"
+    return f"{policy_name(row['policy'])}, {DONE[row['mode']]}"
 
 
 def _table(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> Table:
@@ -115,7 +122,7 @@ def _cells(name: str, budget: Row | None, run: Row | None, requests: int) -> tup
         name,
         may_go,
         "all" if run["budget"] is None else f"{run['budget']}",
-        number((run["observed_blocks_freed"] or 0) / requests),
+        f"{_back(run, requests):.3g}",
         f"{run['observed_peak_running']}",
         f"{run['observed_steps']}",
         mebibytes(run["moved_bytes"] or 0),
@@ -139,7 +146,7 @@ def _key_numbers(found: list[tuple[Row, Row | None]], full: Row) -> tuple[KeyNum
     return (
         KeyNumber(
             f"{best['observed_peak_running']}, not {full['observed_peak_running']}",
-            f"requests run at once at matched quality, without a copy: {label(best['policy'])}",
+            f"requests run at once at matched quality, without a copy: {policy_name(best['policy'])}",
             f"observed in {NAMES.get(best['runtime'], best['runtime'])}, 1 run each",
         ),
     )

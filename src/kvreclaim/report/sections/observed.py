@@ -17,6 +17,9 @@ from kvreclaim.report.wording import listed, mebibytes, number
 
 NAMES = {"vllm": "vLLM", "openvino": "OpenVINO GenAI"}
 DONE = {"pack": "packed", "free": "whole dead blocks freed", "mask": "masked only"}
+SHOWN_AS = {"adakv": "adakv:snapkv"}
+"""Policies of a runtime that the page knows under the name of their press."""
+
 FIGURES = {
     "peak_running": "Peak running",
     "steps": "Steps",
@@ -115,7 +118,12 @@ def _name(run: Row) -> str:
         return "Full cache"
     again = "" if run["buffer"] is None else f" + {run['buffer']}"
     kept = None if run["budget"] is None else f"{run['budget']}{again} kept"
-    return ", ".join(filter(None, (label(run["policy"]), kept, DONE.get(run["mode"], run["mode"]))))
+    return ", ".join(filter(None, (policy_name(run["policy"]), kept, DONE.get(run["mode"], run["mode"]))))
+
+
+def policy_name(policy: str) -> str:
+    """Return a policy of a runtime in words."""
+    return label(SHOWN_AS.get(policy, policy))
 
 
 def _figures(runs: list[Row], steps: pl.DataFrame) -> tuple[Item, ...]:

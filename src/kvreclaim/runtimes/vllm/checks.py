@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvreclaim.errors import InputError
+from kvreclaim.policies.joint import JointPolicy
+from kvreclaim.runtimes.vllm.kinds import JOINT
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.options import Options
 
@@ -67,4 +69,27 @@ def check_config(config: Any, options: Options) -> None:
         raise InputError(
             f"budget {options.budget} is never exceeded by {model.max_model_len} tokens (max_model_len): "
             "pass a smaller budget"
+        )
+    check_blocks(options, block_size)
+
+
+def check_blocks(options: Options, block_size: int) -> None:
+    """Refuse a budget that whole blocks of what always stays may exceed, with the row's end anywhere.
+
+    Raises
+    ------
+    InputError
+        If the policy decides by block and its budget is too small for that.
+    """
+    least = 0
+    if options.policy == "paged-eviction":
+        least = block_size
+    elif options.policy in JOINT:
+        policy = options.joint()
+        assert isinstance(policy, JointPolicy)  # noqa: S101  # as all of these
+        least = -(-policy.sinks // block_size) * block_size + policy.recent + block_size - 1
+    if options.budget is not None and options.budget < least:
+        raise InputError(
+            f"{options.policy} may have to keep {least} pairs in whole blocks of {block_size}, and the "
+            f"budget is {options.budget}: pass a larger budget, or fewer sinks or recent tokens"
         )

@@ -5,9 +5,14 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import torch
+
 from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm.cache import LayerCache
 from kvreclaim.runtimes.vllm.observer import LayerHook
+from kvreclaim.runtimes.vllm.rowstate import Shape
+from kvreclaim.scores.centres_file import CentresFile
+from kvreclaim.scores.distance import QueryCentres
 
 
 def hook_layers(runner: Any) -> list[LayerHook]:
@@ -33,6 +38,29 @@ def hook_layers(runner: Any) -> list[LayerHook]:
     if not hooks or len({(hook.cache.kv_heads, hook.cache.head_dim) for hook in hooks}) != 1:
         raise InputError("layers of different KV heads or head sizes are not supported: pass another model")
     return hooks
+
+
+def set_centres(hooks: list[LayerHook], file: str | None, shape: Shape) -> None:
+    """Give each layer its query centres, or none where there is no file.
+
+    Raises
+    ------
+    InputError
+        If the file holds no query centres, or those of another model.
+    """
+    if file is None:
+        for hook in hooks:
+            hook.centres = None
+        return
+    known = CentresFile.load(file)
+    wanted = (shape.layers, shape.heads, shape.head_dim)
+    if known.centre.shape != wanted:
+        raise InputError(
+            f"{file} has query centres of {known.centre.shape}, the model {wanted}: calibrate it"
+        )
+    for hook, centre, spread in zip(hooks, known.centre, known.spread, strict=True):
+        hook.centres = QueryCentres(torch.from_numpy(centre), torch.from_numpy(spread))
+        hook.frequencies = torch.from_numpy(known.frequencies)
 
 
 def _check_attention(name: str, layer: Any, supported: Any) -> None:

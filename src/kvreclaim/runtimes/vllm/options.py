@@ -6,23 +6,32 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from kvreclaim import policies
 from kvreclaim.errors import InputError
+from kvreclaim.policies import Policy
+from kvreclaim.runtimes.vllm.kinds import (
+    BY_SLOT,
+    BY_TOKEN,
+    CHOOSING,
+    JOINT,
+    OF_POLICY,
+    SCORERS,
+    UNEQUAL,
+    WHOLE,
+    WINDOWED,
+    Scorer,
+)
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
 VARIABLE = "KVRECLAIM_VLLM"
 """The environment variable that holds the option."""
 
-SCORES = ("snapkv", "tova", "h2o", "knorm")
-"""Policies whose scores ``block-wise`` can take."""
-
-UNEQUAL = ("adakv", "pyramidkv")
-"""Policies whose heads or layers keep different numbers of pairs."""
-
-POLICIES = ("none", "streaming-llm", *SCORES, "block-wise", "random", *UNEQUAL, "keep-mask")
-MODES = ("free", "pack", "mask")
+POLICIES = ("none", "streaming-llm", *OF_POLICY, *CHOOSING, "random", "keep-mask")
+MODES = ("free", "pack", "mask", "compact")
 
 
 @dataclass(frozen=True)
@@ -39,27 +48,41 @@ class Options:
     mode
         ``free``: only whole dead blocks leave the request, nothing is copied, and dead pairs in held blocks
         stay attended. ``pack``: each layer and head packs its survivors into the fewest blocks. ``mask``:
-        attention skips dead pairs, and nothing returns.
+        attention skips dead pairs, and nothing returns. ``compact``: attention skips dead pairs, whole dead
+        blocks leave at once, and others as whole tokens are moved out of them between the engine's steps.
     copy_budget
-        ``pack`` only: the most bytes that one eviction may copy; None for no limit.
+        ``pack``: the most bytes that one eviction may copy. ``compact``: the most that a step may, over all
+        requests. None for no limit.
     buffer
         Evict again, down to the budget, whenever so many tokens have come since; None evicts once, at the end
         of the prefill.
-    sinks
-        ``streaming-llm``: tokens kept at the start.
+    sinks, recent
+        ``streaming-llm``: tokens kept at the start. The block-coherent policies: tokens at the start and at
+        the end that always stay, and with them their blocks; 64 at the end where nothing is said.
     window, kernel
-        ``snapkv``, ``adakv``, ``pyramidkv``, and ``block-wise`` on SnapKV's scores: queries that look (their
-        tokens are kept), and the odd length of the average along the sequence.
+        Queries that look, and the odd length of what smooths along the sequence, of the scores that have
+        them; None for the scores' own (`kvreclaim.runtimes.vllm.kinds`).
     recent_share
         ``h2o``: share of the budget that goes to the latest tokens.
+    attention_share
+        R-KV's scores: what attention counts beside redundancy.
     alpha
         ``adakv``: share of the budget that each head is sure of.
     beta
-        ``pyramidkv``: how much less the last layer keeps than the first.
+        ``pyramidkv``: how much less the last layer keeps than the first (20). ``blend``: share of the kept
+        blocks that are packed (.25).
+    copies
+        ``block-swap``: KV pairs that may be copied, as a share of all.
+    heads, tokens, top
+        The block-coherent policies: how heads, and the tokens of a block, are joined, as
+        `kvreclaim.policies.joint.JointPolicy` says.
     scores
-        ``block-wise``: whose scores are summed, one of `SCORES`.
+        Whose scores ``block-wise`` and the block-coherent policies take; None for SnapKV's and those of the
+        last queries.
     seed
         ``random``.
+    centres
+        TriAttention's scores: the model's query centres, a file that ``kvreclaim calibrate queries`` wrote.
     masks
         ``keep-mask``: a keep-mask file. Its only mask is used for every prompt of its length; of several,
         each is named after its prompt, as `prompt_name` says.
@@ -80,13 +103,20 @@ class Options:
     copy_budget: int | None = None
     buffer: int | None = None
     sinks: int = 4
-    window: int = 64
-    kernel: int = 5
+    recent: int | None = None
+    window: int | None = None
+    kernel: int | None = None
     recent_share: float = 0.5
+    attention_share: float = 0.1
     alpha: float = 0.2
-    beta: int = 20
-    scores: str = "snapkv"
+    beta: float | None = None
+    copies: float = 0.025
+    heads: str = "mean"
+    tokens: str = "mean"
+    top: int = 2
+    scores: str | None = None
     seed: int = 0
+    centres: str | None = None
     masks: str | None = None
     records: str | None = None
     record_masks: bool = False
@@ -94,19 +124,16 @@ class Options:
     def __post_init__(self) -> None:
         _one_of(self.policy, POLICIES, "policy")
         _one_of(self.mode, MODES, "mode")
-        _one_of(self.scores, SCORES, "scores")
         for name in ("sinks", "seed"):
             non_negative_int(getattr(self, name), name)
-        for name in ("window", "beta"):
-            positive_int(getattr(self, name), name)
-        fraction(self.recent_share, "recent_share")
-        fraction(self.alpha, "alpha")
-        if positive_int(self.kernel, "kernel") % 2 == 0:
-            raise InputError(f"kernel is {self.kernel}: pass an odd length")
+        for name in ("recent_share", "attention_share", "alpha"):
+            fraction(getattr(self, name), name)
         if not isinstance(self.record_masks, bool):
             raise InputError(f"record_masks is {self.record_masks!r}: pass true or false")
+        self._check_scores()
         self._check_budget()
         self._check_mode()
+        self._check_buffer()
         self._check_files()
 
     @property
@@ -115,13 +142,62 @@ class Options:
         return self.policy != "none"
 
     @property
-    def needs_window(self) -> bool:
-        """Whether the latest ``window`` queries are looked at."""
-        return (self.scores if self.policy == "block-wise" else self.policy) in ("snapkv", *UNEQUAL)
+    def scored_by(self) -> str | None:
+        """Whose scores the policy takes; None where it goes by position, at random or by a file."""
+        if self.policy in CHOOSING:
+            return self.scores or CHOOSING[self.policy]
+        return OF_POLICY.get(self.policy)
+
+    @property
+    def scorer(self) -> Scorer | None:
+        """Those scores; None where there are none."""
+        return None if self.scored_by is None else SCORERS[self.scored_by]
+
+    @property
+    def looking(self) -> int:
+        """The latest queries that scores come from."""
+        own = None if self.scorer is None else self.scorer.window
+        return 1 if own is None else self.window or own
+
+    @property
+    def smoothing(self) -> int:
+        """The length of what smooths scores along the sequence."""
+        own = None if self.scorer is None else self.scorer.kernel
+        return 1 if own is None else self.kernel or own
+
+    @property
+    def pyramid(self) -> float:
+        """How much less the last layer of ``pyramidkv`` keeps than the first."""
+        return 20 if self.beta is None else self.beta
+
+    def joint(self) -> Policy:
+        """Return the block-coherent policy, one of `JOINT`; InputError if a parameter is out of range."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in ("heads", "tokens", "top", "sinks")}
+        if self.recent is not None:
+            given["recent"] = positive_int(self.recent, "recent")  # the last block stays: tokens go on in it
+        if self.policy == "blend" and self.beta is not None:
+            given["beta"] = self.beta
+        if self.policy == "block-swap":
+            given["copies"] = self.copies
+        return policies.get(self.policy, **given)
 
     def as_json(self) -> str:
         """Return the option as JSON text, as the environment variable takes it."""
         return json.dumps(asdict(self))
+
+    def _check_scores(self) -> None:
+        if self.scores is not None:
+            _one_of(self.scores, tuple(SCORERS), "scores")
+            if self.policy not in CHOOSING:
+                raise InputError(f"policy {self.policy} has scores of its own, or none: leave out scores")
+        if self.window is not None:
+            positive_int(self.window, "window")
+        if self.kernel is not None and positive_int(self.kernel, "kernel") % 2 == 0:
+            raise InputError(f"kernel is {self.kernel}: pass an odd length")
+        if self.policy == "pyramidkv" and not self.pyramid >= 1:
+            raise InputError(f"beta is {self.beta}: pass a number of at least 1")
+        if self.policy in JOINT:
+            self.joint()
 
     def _check_budget(self) -> None:
         if self.policy in ("none", "keep-mask"):
@@ -133,31 +209,53 @@ class Options:
         positive_int(self.budget, "budget")
         if self.policy == "streaming-llm" and self.budget <= self.sinks:
             raise InputError(f"budget {self.budget} and {self.sinks} sinks: pass a budget above the sinks")
-        if self.needs_window and self.budget <= self.window:
-            raise InputError(f"budget {self.budget} and a window of {self.window}: pass a budget above it")
+        keeps_window = self.scorer is not None and self.scorer.kind in WINDOWED
+        if keeps_window and self.budget <= self.looking:
+            raise InputError(f"budget {self.budget} and a window of {self.looking}: pass a budget above it")
 
     def _check_mode(self) -> None:
-        if self.copy_budget is not None:
-            non_negative_int(self.copy_budget, "copy_budget")
-            if self.mode != "pack":
-                raise InputError(f"mode {self.mode} copies nothing: leave out copy_budget, or pass mode pack")
-            if self.policy in (*UNEQUAL, "keep-mask"):
-                raise InputError(f"copy_budget with {self.policy}, whose heads differ: leave one of them out")
-        if self.buffer is not None:
-            positive_int(self.buffer, "buffer")
-            if self.policy in ("none", "keep-mask"):
-                raise InputError(f"policy {self.policy} evicts once: leave out buffer")
-            if self.policy == "block-wise" and self.mode != "pack":
-                raise InputError("block-wise with buffer needs rows without dead pairs: pass mode pack")
+        if self.mode == "compact" and self.policy not in BY_TOKEN:
+            raise InputError(
+                f"mode compact moves whole tokens, and {self.policy} keeps none: pass another mode, or "
+                f"{', '.join(BY_TOKEN)}"
+            )
+        if self.copy_budget is None:
+            return
+        non_negative_int(self.copy_budget, "copy_budget")
+        if self.mode not in ("pack", "compact"):
+            raise InputError(f"mode {self.mode} copies nothing: leave out copy_budget, or pass mode pack")
+        if self.policy in (*UNEQUAL, "keep-mask"):
+            raise InputError(f"copy_budget with {self.policy}, whose heads differ: leave one of them out")
+        if self.policy in WHOLE:
+            raise InputError(f"{self.policy} copies nothing: leave out copy_budget")
+
+    def _check_buffer(self) -> None:
+        if self.buffer is None:
+            return
+        positive_int(self.buffer, "buffer")
+        if self.policy in ("none", "keep-mask"):
+            raise InputError(f"policy {self.policy} evicts once: leave out buffer")
+        modes = ("free", "pack") if self.policy in WHOLE else ("pack",)
+        if self.policy in BY_SLOT and (self.mode not in modes or self.copy_budget is not None):
+            raise InputError(
+                f"{self.policy} with buffer needs rows without dead pairs: pass mode {' or '.join(modes)}, "
+                "and no copy_budget"
+            )
 
     def _check_files(self) -> None:
         if (self.policy == "keep-mask") != (self.masks is not None):
             raise InputError("masks and policy keep-mask go together: pass both, or neither")
-        for name in ("masks", "records"):
+        if (self.scored_by == "triattention") != (self.centres is not None):
+            raise InputError(
+                "TriAttention's scores and centres go together: pass the file of kvreclaim calibrate queries"
+            )
+        for name in ("centres", "masks", "records"):
             if not isinstance(getattr(self, name), str | None):
                 raise InputError(f"{name} is {getattr(self, name)!r}: pass a path")
-        if self.masks is not None and not Path(self.masks).is_file():
-            raise InputError(f"masks {self.masks}: no such file")
+        for name in ("centres", "masks"):
+            given = getattr(self, name)
+            if given is not None and not Path(given).is_file():
+                raise InputError(f"{name} {given}: no such file")
 
 
 def parse(text: str) -> Options:
@@ -195,8 +293,6 @@ def from_environment() -> Options | None:
 
 def prompt_name(token_ids: list[int] | tuple[int, ...]) -> str:
     """Return the name of a prompt's mask in a file of several: a digest of its token ids."""
-    from hashlib import sha256
-
     return sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]
 
 

@@ -11,10 +11,13 @@ all of them, while each moves its own survivors. Slots that are neither source n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kvreclaim.compaction import cheapest_sources
 
 Bools = NDArray[np.bool_]
 Indices = NDArray[np.int64]
@@ -93,13 +96,15 @@ def plan_row(keep: Bools, block_size: int, mode: str, copy_budget: int | None = 
     block_size
         Tokens of a block; all blocks but the last are filled.
     mode
-        ``mask``: everything stays where it is. ``free``: blocks that are dead in every layer and head leave.
-        ``pack``: as many blocks stay as the fullest head needs, those with the most live pairs over all
-        layers and heads (of equals the first), and each head moves into them what it has elsewhere.
+        ``mask``: everything stays where it is. ``free``: blocks that are dead in every layer and head leave,
+        and so in ``compact``, where others follow (`kvreclaim.runtimes.vllm.compacting`).
+        ``pack``: as many blocks stay as the fullest head needs, filled up to its last pair, those that take
+        the fewest moves over all layers and heads, and each head moves into them what it has elsewhere.
     copy_budget
-        ``pack`` only: the most pairs that may move. Where a whole pack takes more, dead blocks leave and
-        then, while the budget lasts, those with the fewest live pairs, whose pairs move into dead slots of
-        the others; the dead slots that are left stay in the row.
+        ``pack`` only, heads that keep as many: the most pairs that may move. Where a whole pack takes more,
+        dead blocks leave and then, while the budget lasts, those with the fewest live pairs
+        (`kvreclaim.compaction.cheapest_sources`), whose pairs move into slots of the others; the dead slots
+        that are left stay in the row.
     """
     filled = keep.shape[-1]
     blocks = -(-filled // block_size)
@@ -107,27 +112,42 @@ def plan_row(keep: Bools, block_size: int, mode: str, copy_budget: int | None = 
         return _arrange(keep, np.arange(blocks), filled, block_size)
     starts = np.arange(0, filled, block_size)
     live = np.add.reduceat(keep.sum(axis=(0, 1), dtype=np.int64), starts)
-    if mode == "free":
+    if mode in ("free", "compact"):
         staying = np.flatnonzero(live)
         return _arrange(keep, staying, _filled(staying, filled, block_size), block_size)
     fullest = int(keep.sum(axis=-1).max())
-    best = np.argsort(-live, kind="stable")[: -(-fullest // block_size)]
-    packed = _arrange(keep, np.sort(best), fullest, block_size)
+    packed = _arrange(keep, _fewest_moves(keep, live, fullest, block_size), fullest, block_size)
     if copy_budget is None or packed.moves <= copy_budget:
         return packed
-    staying = _affordable(live, fullest, filled, block_size, copy_budget)
-    return _arrange(keep, staying, _filled(staying, filled, block_size), block_size)
+    heads = keep.shape[0] * keep.shape[1]
+    (emptied,) = cheapest_sources(live[None], heads * block_size, copy_budget)
+    staying = np.flatnonzero((live > 0) & ~emptied)
+    return _arrange(keep, staying, max(fullest, _filled(staying, filled, block_size)), block_size)
 
 
-def _affordable(live: Indices, fullest: int, filled: int, block_size: int, copy_budget: int) -> Indices:
-    """Return the blocks that stay when the budget empties as many as it can, the emptiest first."""
-    ascending = np.argsort(live, kind="stable")
-    for emptied in range(len(live) - 1, 0, -1):
-        staying = np.sort(ascending[emptied:])
-        fits = _filled(staying, filled, block_size) >= fullest
-        if fits and int(live[ascending[:emptied]].sum()) <= copy_budget:
-            return staying
-    return np.arange(len(live))
+def _fewest_moves(keep: Bools, live: Indices, fullest: int, block_size: int) -> Indices:
+    """Return the blocks that stay in a pack, so that the fewest pairs lie outside its slots.
+
+    All but the last of them are whole, the last one holds the rest. Each block is tried as the last one, with
+    the fullest of those before it: O(blocks log blocks). Of equal choices, the one that ends the latest, so
+    that the newest tokens stay where they are; of equally full blocks, the first.
+    """
+    whole, rest = divmod(fullest - 1, block_size)
+    rest += 1
+    padded = np.zeros((len(live), block_size), np.int64)
+    padded.reshape(-1)[: keep.shape[-1]] = keep.sum(axis=(0, 1), dtype=np.int64)
+    in_rest = padded[:, :rest].sum(axis=1)
+    best: list[tuple[int, int]] = []  # of the blocks so far the fullest, the least of them first
+    held, most, last = 0, -1, 0
+    for block, pairs in enumerate(live.tolist()):
+        if len(best) == whole and held + int(in_rest[block]) >= most:
+            most, last = held + int(in_rest[block]), block
+        heappush(best, (pairs, -block))
+        held += pairs
+        if len(best) > whole:
+            held -= heappop(best)[0]
+    before = np.argsort(-live[:last], kind="stable")[:whole]
+    return np.append(np.sort(before), last)
 
 
 def _filled(staying: Indices, filled: int, block_size: int) -> int:

@@ -43,7 +43,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class EvictionRecord:
-    """One eviction from one request.
+    """One eviction from one request; in mode ``compact`` also what a step's compaction moved in its row.
 
     Attributes
     ----------
@@ -52,7 +52,8 @@ class EvictionRecord:
     request
         vLLM's own id of the request: the caller's, and a suffix that vLLM adds.
     event
-        0 for the first eviction since the request was admitted or resumed, then 1, 2, ...
+        0 for the first eviction since the request was admitted or resumed, then 1, 2, ...; of a compaction,
+        that of the eviction before.
     policy, mode, budget
         As the option named them; budget is null for keep masks from a file.
     computed_tokens
@@ -71,8 +72,8 @@ class EvictionRecord:
     blocks_before, blocks_freed
         Blocks of the request, and those that went back to vLLM's free queue.
     moved_pairs, moved_bytes, runs
-        Copies of a pack: pairs (K and V of one token, layer and head), bytes of both, and stretches of
-        consecutive slots from one block to one block.
+        Copies of a pack, or of a compaction, which has some: pairs (K and V of one token, layer and head),
+        bytes of both, and stretches of consecutive slots from one block to one block.
     score_seconds
         Time spent on scores for this eviction, in forward passes since the last one and now.
     seconds

@@ -137,16 +137,37 @@ class RowState:
             return self._queries[layer], self._query_positions
         return self._queries[layer, there], self._query_positions[there]
 
+    def forget_queries(self) -> None:
+        """Let go of the remembered queries: nothing is to be scored by them any more."""
+        self._queries = self._query_positions = None
+
+    def slots_by_token(self, layer: int, computed: int) -> Tensor:
+        """Return the slots of a layer's live pairs by their tokens, int64 ``[kv_heads, living]``.
+
+        All heads of the layer have as many.
+        """
+        if self.event == 0:
+            return torch.arange(computed).expand(self.shape.kv_heads, computed)
+        live = self.live_at(computed)[layer]
+        positions = np.where(live, self.positions_at(computed)[layer], np.iinfo(np.int32).max)
+        order = np.argsort(positions, axis=-1, kind="stable")[:, : int(live[0].sum())]
+        return torch.from_numpy(order)
+
     def evicted(self, plan: RowPlan, computed: int, masked: bool) -> None:
-        """Take over a plan that has been carried out when so many tokens were computed."""
+        """Take over an eviction's plan that has been carried out when so many tokens were computed."""
+        self.rearranged(plan, computed)
+        self.masked = masked
+        self.event, self.since = self.event + 1, computed
+        self.score_seconds = 0.0
+
+    def rearranged(self, plan: RowPlan, computed: int) -> None:
+        """Take over a plan that evicts nothing new."""
         positions = plan.carry(self.positions_at(computed), -1)
         if self._received is not None:
             received = self._received[..., : self.filled(computed)].numpy()
             self._received = torch.from_numpy(plan.carry(received, 0.0))
-        self.positions, self.live, self.masked, self._seen = positions, plan.live, masked, None
+        self.positions, self.live, self._seen = positions, plan.live, None
         self.removed = computed - plan.held
-        self.event, self.since = self.event + 1, computed
-        self.score_seconds = 0.0
 
     def _newer(self, computed: int) -> int:
         """Return the tokens that came since the last eviction."""

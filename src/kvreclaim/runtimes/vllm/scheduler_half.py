@@ -88,7 +88,9 @@ class SchedulerHalf:
             told = [(request.request_id, request.num_computed_tokens) for request in due]
             (done,) = call("kvreclaim_evict", args=(told,))
             for request, evicted in zip(due, done, strict=True):
-                self._give_back(request, evicted)
+                self._give_back(request, evicted, at=request.num_computed_tokens)
+        if self._options.mode == "compact":
+            self._compact(call)
         self.ledger.add_step(
             StepRecord(
                 step=self.step,
@@ -102,6 +104,22 @@ class SchedulerHalf:
             at_rest=not self._scheduler.has_unfinished_requests(),
         )
         self._scheduled = set()
+
+    def _compact(self, call: Call) -> None:
+        """Let the worker compact the rows of this step's requests that hold dead pairs."""
+        holding = {name for name, evicted in self._evicted.items() if evicted.dead_pairs} & self._scheduled
+        running = {
+            request.request_id: request
+            for request in self._scheduler.running
+            if request.request_id in holding
+        }
+        if not running:
+            return
+        told = [(name, request.num_computed_tokens) for name, request in running.items()]
+        (done,) = call("kvreclaim_compact", args=(told,))
+        for compacted in done:
+            name = compacted.request
+            self._give_back(running[name], compacted, at=self._evicted[name].at)
 
     def _due(self) -> list[Any]:
         """Return the running requests that are to be evicted from now.
@@ -127,8 +145,11 @@ class SchedulerHalf:
                 due.append(request)
         return due
 
-    def _give_back(self, request: Any, evicted: Any) -> None:
-        """Take the blocks that leave from the request, free them, and record the eviction."""
+    def _give_back(self, request: Any, evicted: Any, at: int) -> None:
+        """Take the blocks that leave from the request, free them, and record what was done.
+
+        ``at`` are the computed tokens at the request's last eviction.
+        """
         name, computed = request.request_id, request.num_computed_tokens
         row = self._manager.req_to_blocks[name]
         staying = set(evicted.blocks)
@@ -136,7 +157,7 @@ class SchedulerHalf:
         before = len(row)
         row[:] = [row[place] for place in evicted.blocks]
         self._pool.free_blocks(reversed(leaving))
-        self._evicted[name] = Evictions(computed, computed - evicted.held, evicted.dead_pairs)
+        self._evicted[name] = Evictions(at, computed - evicted.held, evicted.dead_pairs)
         seen = {part: value for part, value in vars(evicted).items() if part in _FROM_WORKER}
         self.ledger.add_eviction(
             EvictionRecord(

@@ -77,6 +77,27 @@ def add_received_attention(
             received[:, tile] += logits.sub_(total.unsqueeze(-1)).exp_().sum(2).mean(1)
 
 
+def trailing_attention(
+    queries: Tensor,
+    query_positions: Tensor,
+    keys: Tensor,
+    key_positions: Tensor | None,
+    seen: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Return the attention from latest queries, per query that comes after a pair, ``[kv_heads, slots]``.
+
+    `kvreclaim.scores.attention.trailing_attention`, not yet smoothed, on keys in any order. Parameters as
+    `window_attention`; the queries are those of the latest tokens, without a gap.
+    """
+    received = torch.zeros(keys.shape[0], keys.shape[2])
+    for tile in _tiles(len(queries), QUERY_TILE):
+        at = query_positions[tile]
+        received += window_attention(queries[tile], at, keys, key_positions, seen, scale).mean(1) * len(at)
+    places = torch.arange(keys.shape[2])[None] if key_positions is None else key_positions
+    return received / (query_positions.max() + 1 - places).clamp(1, len(queries))
+
+
 def masked_attention(queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor, scale: float) -> Tensor:
     """Return attention ``[n, heads, head_dim]`` of a row's newest queries to the pairs that each head sees.
 

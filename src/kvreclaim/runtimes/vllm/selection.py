@@ -14,22 +14,38 @@ from numpy.typing import NDArray
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
 from kvreclaim.layout import BlockLayout
-from kvreclaim.policies import H2O, BlockWise, LowestImportance, Policy, RandomTokens, SnapKV, StreamingLLM
-from kvreclaim.runtimes.vllm.options import UNEQUAL, Options
+from kvreclaim.policies import (
+    H2O,
+    BlockWise,
+    LowestImportance,
+    PagedEviction,
+    Policy,
+    RandomTokens,
+    SnapKV,
+    StreamingLLM,
+)
+from kvreclaim.runtimes.vllm.kinds import (
+    ALIGNED,
+    BY_SLOT,
+    JOINT,
+    LAST,
+    NONE,
+    NORM,
+    TRAILING,
+    UNEQUAL,
+    WINDOW,
+    whole_budget,
+)
+from kvreclaim.runtimes.vllm.options import Options
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Positions = NDArray[np.int32]
 
-NONE, WINDOW, LAST, RECEIVED, NORM = "none", "window", "last", "received", "norm"
-"""Kinds of scores: none; attention of the latest queries, of the last one, of all; length of the key."""
-
-_KIND = {"snapkv": WINDOW, "adakv": WINDOW, "pyramidkv": WINDOW, "tova": LAST, "h2o": RECEIVED, "knorm": NORM}
-
 
 def kind_of_scores(options: Options) -> str:
     """Return which scores a policy takes."""
-    return _KIND.get(options.scores if options.policy == "block-wise" else options.policy, NONE)
+    return NONE if options.scorer is None else options.scorer.kind
 
 
 def select(
@@ -42,8 +58,8 @@ def select(
     options
         The policy and its parameters.
     scores
-        float ``[layers, kv_heads, slots]``, none negative; of the kind that `kind_of_scores` says, not yet
-        smoothed.
+        float ``[layers, kv_heads, slots]``, none negative; of the kind that `kind_of_scores` says. Attention
+        of the latest queries is not yet smoothed.
     positions
         int32 of the same shape: the token in each slot.
     live
@@ -59,7 +75,7 @@ def select(
     order = order[..., : int(live.sum(axis=-1).max())]
     ordered, there = np.take_along_axis(scores, order, axis=-1), np.take_along_axis(live, order, axis=-1)
     finished = _finished(options, ordered, there)
-    if options.policy == "block-wise":  # blocks are of slots, not of tokens
+    if options.policy in BY_SLOT:  # blocks are of slots, not of tokens
         by_slot = np.zeros(scores.shape, np.float32)
         np.put_along_axis(by_slot, order, finished, axis=-1)
         return _chosen(options, by_slot, live, block_size, event)
@@ -79,12 +95,14 @@ def _finished(options: Options, scores: Floats, there: Bools) -> Floats:
     """Return ordered scores as the policy wants them: smoothed, and highest for what it must keep."""
     kind = kind_of_scores(options)
     if kind == WINDOW:
-        return _protect(_average(scores, options.kernel, options.window), there, options.window)
+        return _protect(_average(scores, options.smoothing, options.looking), there, options.looking)
+    if kind == TRAILING:
+        return _average(scores, options.smoothing, 0)
     if kind == LAST:
         return _protect(scores, there, 1)
     if kind == NORM:
-        highest: Floats = scores.max(axis=(1, 2), keepdims=True) - scores
-        return highest
+        shorter: Floats = scores.max(axis=-1, keepdims=True) - scores
+        return shorter
     return scores
 
 
@@ -106,12 +124,14 @@ def _protect(scores: Floats, there: Bools, latest: int) -> Floats:
 
 def _chosen(options: Options, scores: Floats, there: Bools, block_size: int, event: int) -> Bools:
     """Return what survives of the pairs that are there, by finished scores."""
-    budget = _budget(options, scores.shape[-1])
     if options.policy in UNEQUAL:
         return _UNEQUAL[options.policy](options, scores, there)
-    if options.policy == "block-wise":
-        return BlockWise().select(scores, budget, BlockLayout(block_size=block_size)).array
-    return _policy(options, event).select(scores, budget).array & there
+    living = scores.shape[-1]
+    budget = _budget(options, living)
+    if options.policy in ALIGNED:
+        budget = whole_budget(budget, living, block_size)
+    layout = BlockLayout(block_size=block_size)
+    return _policy(options, event).select(scores, budget, layout).array & there
 
 
 def _budget(options: Options, living: int) -> int:
@@ -121,12 +141,18 @@ def _budget(options: Options, living: int) -> int:
 
 
 def _policy(options: Options, event: int) -> Policy:
+    if options.policy in JOINT:
+        return options.joint()
     makers: dict[str, Callable[[], Policy]] = {
         "streaming-llm": lambda: StreamingLLM(options.sinks),
-        "snapkv": lambda: SnapKV(options.window),
+        "snapkv": lambda: SnapKV(options.looking),
         "tova": LowestImportance,
         "h2o": lambda: H2O(options.recent_share),
         "knorm": LowestImportance,
+        "rkv": LowestImportance,
+        "triattention": LowestImportance,
+        "block-wise": BlockWise,
+        "paged-eviction": PagedEviction,
         "random": lambda: RandomTokens((options.seed, event)),
     }
     return makers[options.policy]()
@@ -159,11 +185,11 @@ def pyramid_budgets(options: Options, layers: int, tokens: int) -> NDArray[np.in
     The mean is the budget, within rounding. Beyond the window the last layer keeps 1 / beta of the mean and
     the first what balances it, at most all tokens.
     """
-    free = _budget(options, tokens) - options.window
-    last = free / options.beta
-    first = min(2 * free - last, tokens - options.window)
+    free = _budget(options, tokens) - options.looking
+    last = free / options.pyramid
+    first = min(2 * free - last, tokens - options.looking)
     line = np.linspace(first, 2 * free - first, layers)
-    return np.diff(np.round(np.concatenate([[0.0], np.cumsum(line)]))).astype(np.int64) + options.window
+    return np.diff(np.round(np.concatenate([[0.0], np.cumsum(line)]))).astype(np.int64) + options.looking
 
 
 _UNEQUAL: dict[str, Callable[[Options, Floats, Bools], Bools]] = {"adakv": _adakv, "pyramidkv": _pyramidkv}

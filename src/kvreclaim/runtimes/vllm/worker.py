@@ -7,8 +7,8 @@ by ``collective_rpc``, in the same process or another.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,38 +17,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kvreclaim.errors import InputError
-from kvreclaim.runtimes.vllm.hooks import hook_layers
+from kvreclaim.runtimes.vllm.checks import check_blocks
+from kvreclaim.runtimes.vllm.compacting import plan_rows
+from kvreclaim.runtimes.vllm.evicted import Evicted, tell
+from kvreclaim.runtimes.vllm.hooks import hook_layers, set_centres
+from kvreclaim.runtimes.vllm.kinds import RECEIVED, REMEMBERING
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.observer import StepRow
 from kvreclaim.runtimes.vllm.options import Options, parse
 from kvreclaim.runtimes.vllm.plan import RowPlan, plan_row
 from kvreclaim.runtimes.vllm.rowstate import RowState, Shape
-from kvreclaim.runtimes.vllm.selection import LAST, NONE, NORM, WINDOW, keep_from_file, kind_of_scores, select
-
-
-@dataclass(frozen=True)
-class Evicted:
-    """What the worker did to one row; fields as in `kvreclaim.runtimes.vllm.records.EvictionRecord`.
-
-    ``blocks`` are the places in the row of the blocks that stay.
-    """
-
-    request: str
-    blocks: list[int]
-    event: int
-    tokens: int
-    kept: int
-    held: int
-    kept_pairs: int
-    attended_pairs: int
-    dead_pairs: int
-    moved_pairs: int
-    moved_bytes: int
-    runs: int
-    score_seconds: float
-    seconds: float
-    asked: NDArray[np.bool_] | None
-    effective: NDArray[np.bool_] | None
+from kvreclaim.runtimes.vllm.selection import keep_from_file, kind_of_scores, select
 
 
 class EvictingWorker:
@@ -68,6 +47,10 @@ class EvictingWorker:
     def kvreclaim_evict(self, due: Sequence[tuple[str, int]]) -> list[Evicted]:
         """Evict from some requests, given with their computed tokens."""
         return [self.kvreclaim_half.evict(request, computed) for request, computed in due]
+
+    def kvreclaim_compact(self, running: Sequence[tuple[str, int]]) -> list[Evicted]:
+        """Compact the rows of some requests, given with their computed tokens, as far as a step may copy."""
+        return self.kvreclaim_half.compact(dict(running))
 
 
 class WorkerHalf:
@@ -90,22 +73,30 @@ class WorkerHalf:
         self._options = Options("none")
         self._masks: MaskFile | None = None
         self._hooks = hook_layers(runner)
-        first = self._hooks[0]
+        self._first = self._hooks[0].cache
         heads = runner.model_config.get_num_attention_heads(runner.parallel_config)
-        self._shape = Shape(len(self._hooks), first.cache.kv_heads, heads, first.cache.head_dim)
+        self._shape = Shape(len(self._hooks), self._first.kv_heads, heads, self._first.head_dim)
+        self._token_bytes = self._first.pair_bytes * self._shape.layers * self._shape.kv_heads
         self._table = runner.input_batch.block_table.block_tables[0]
-        if self._table.block_size != first.cache.block_size:
+        if self._table.block_size != self._first.block_size:
             raise InputError(
-                f"blocks of {first.cache.block_size} tokens in tables of {self._table.block_size} are not "
+                f"blocks of {self._first.block_size} tokens in tables of {self._table.block_size} are not "
                 "supported: pass a block_size that the attention kernel takes as it is"
             )
         self._wrap()
 
     def configure(self, options: Options) -> None:
         """Set what is evicted from now on."""
+        check_blocks(options, self._table.block_size)
         self._masks = None
         if options.masks is not None:
             self._masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
+        set_centres(self._hooks, options.centres, self._shape)
+        limit = options.copy_budget
+        if options.mode == "compact" and limit is not None and limit < self._token_bytes:
+            raise InputError(
+                f"copy_budget {limit} moves no token of this model: pass at least {self._token_bytes}"
+            )
         self._options = options
         for hook in self._hooks:
             hook.options, hook.rows = options, []
@@ -113,45 +104,61 @@ class WorkerHalf:
     def evict(self, request: str, computed: int) -> Evicted:
         """Evict from one request that has so many computed tokens, by the option."""
         options, state = self._options, self._states[request]
-        row = self._runner.input_batch.req_id_to_index[request]
-        ids = self._table.block_table.np[row, : self._table.num_blocks_per_row[row]].astype(np.int64)
+        row, ids = self._row_of(request)
         blocks, tokens = torch.from_numpy(ids), state.filled(computed)
         started = time.perf_counter()
         scores = torch.stack([hook.scores(state, computed, blocks) for hook in self._hooks]).numpy()
         scored = time.perf_counter()
         keep = self._keep(request, state, scores, computed)
         limit = options.copy_budget
-        pair_bytes = self._hooks[0].cache.pair_bytes
         plan = plan_row(
-            keep, self._table.block_size, options.mode, None if limit is None else limit // pair_bytes
+            keep,
+            self._table.block_size,
+            options.mode,
+            None if limit is None else limit // self._first.pair_bytes,
         )
-        self._move(blocks, plan)
-        self._shorten(request, row, ids, plan)
+        self._carry_out(request, row, ids, plan)
         score_seconds, event = state.score_seconds + scored - started, state.event
-        masked = options.mode == "mask" or (options.mode == "pack" and not _equal(plan) and limit is None)
-        state.evicted(plan, computed, masked)
+        unequal = options.mode == "pack" and not _equal(plan) and limit is None
+        state.evicted(plan, computed, masked=unequal or options.mode in ("mask", "compact"))
+        if options.buffer is None:
+            state.forget_queries()
         seconds = time.perf_counter() - scored
-        live = int(np.count_nonzero(plan.live))
-        attended = live if masked else plan.live.size
-        asked, effective = self._logical_masks(state, plan, computed, masked)
-        return Evicted(
-            request=request,
-            blocks=plan.blocks.tolist(),
-            event=event,
-            tokens=tokens,
-            kept=int(plan.live.sum(axis=-1).max()),
-            held=plan.held,
-            kept_pairs=live,
-            attended_pairs=attended,
-            dead_pairs=plan.live.size - live,
-            moved_pairs=plan.moves,
-            moved_bytes=plan.moves * pair_bytes,
-            runs=plan.runs,
-            score_seconds=score_seconds,
-            seconds=seconds,
-            asked=asked,
-            effective=effective,
-        )
+        asked, effective = self._logical_masks(state, plan, computed, state.masked)
+        told = self._tell(request, event, tokens, plan, (score_seconds, seconds))
+        return replace(told, asked=asked, effective=effective)
+
+    def compact(self, running: Mapping[str, int]) -> list[Evicted]:
+        """Move tokens within the rows of some requests, given with their computed tokens; tell of each."""
+        started, done, limit = time.perf_counter(), [], self._options.copy_budget
+        rows = {request: self._states[request].live_at(computed) for request, computed in running.items()}
+        plans = plan_rows(rows, self._table.block_size, None if limit is None else limit // self._token_bytes)
+        for request, plan in plans.items():
+            state, computed = self._states[request], running[request]
+            tokens = state.filled(computed)
+            self._carry_out(request, *self._row_of(request), plan)
+            state.rearranged(plan, computed)
+            now = time.perf_counter()
+            done.append(self._tell(request, state.event - 1, tokens, plan, (0.0, now - started)))
+            started = now
+        return done
+
+    def _row_of(self, request: str) -> tuple[int, NDArray[np.int64]]:
+        """Return a request's place in the runner's batch, and the blocks of its row."""
+        row = self._runner.input_batch.req_id_to_index[request]
+        ids = self._table.block_table.np[row, : self._table.num_blocks_per_row[row]].astype(np.int64)
+        return row, ids
+
+    def _tell(
+        self, request: str, event: int, tokens: int, plan: RowPlan, seconds: tuple[float, float]
+    ) -> Evicted:
+        masked = self._states[request].masked
+        return tell(request, event, tokens, plan, masked, self._first.pair_bytes, seconds)
+
+    def _carry_out(self, request: str, row: int, ids: NDArray[np.int64], plan: RowPlan) -> None:
+        """Move pairs as planned, and take the blocks that leave out of the row."""
+        self._move(torch.from_numpy(ids), plan)
+        self._shorten(request, row, ids, plan)
 
     def _keep(self, request: str, state: RowState, scores: Any, computed: int) -> NDArray[np.bool_]:
         if self._masks is not None:
@@ -243,9 +250,9 @@ class WorkerHalf:
     def _step_row(self, index: int, state: RowState, start: int, end: int, computed: int) -> StepRow | None:
         """Note a request of a step, which then has so many computed tokens; None if nothing is to be done."""
         kind, due, places = kind_of_scores(self._options), self._next_eviction(state), None
-        scores = due is not None and kind not in (NONE, NORM)
-        if due is not None and kind in (WINDOW, LAST):
-            window = self._options.window if kind == WINDOW else 1
+        scores = due is not None and kind == RECEIVED
+        if due is not None and kind in REMEMBERING:
+            window = self._options.looking
             scores = computed > due - window
             if scores:
                 places = state.places_of_queries(end - start, window, computed)

@@ -1,8 +1,17 @@
-"""Options that may be repeated, and say so."""
+"""What commands on a real model, and of what it needs, have in common: its name, and options that repeat."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
+
+Model = Annotated[
+    str,
+    typer.Option(
+        metavar="MODEL", help="A fetched model's name, a model directory, or an id on the Hugging Face Hub."
+    ),
+]
 
 
 def repeated(name: str, metavar: str, help: str, default: str) -> typer.models.OptionInfo:  # noqa: A002  # typer's
