@@ -134,6 +134,7 @@ class SharedScheduler(Scheduler):
     def _evict(self, live, scheduled):
         """Nothing that others hold too is evicted, and what is left is found no more."""
         if self._rule is None or live.finish is not None:
+            live.prefilling = False  # what decodes lets no block of its prompt be found anew
             return None
         table = self.pool.tables[live.name]
         stays = next((place for place, block in enumerate(table) if self.pool.owners[block] == 1), len(table))

@@ -1,5 +1,6 @@
 """``simulate`` and ``plan``: answers, documented keys, refusals, and what they write."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from command_line import call, names, refused, write_masks
 from test_json_docs import keys_of
 
+from kvreclaim.cli.traffic_options import OPTIONS
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.registry import sections
 from kvreclaim.serving.giveback import closed_form, from_masks, from_measured
@@ -135,6 +137,29 @@ def test_plan_says_what_binds_where_the_pool_does_not():
 )
 def test_bad_input(arguments, words):
     refused(call(*arguments), *words)
+
+
+def test_the_options_have_the_defaults_of_a_scenario():
+    fields = {field.name: field.default for field in dataclasses.fields(Scenario)}
+    given = {name: option.default for name, option in OPTIONS.items()}
+    assert given.pop("step_time") == ""  # a text here, numbers there
+    assert given == {name: fields[name] for name in given}
+    assert set(fields) - set(given) == {"trace", "step_time", "reserve_full_input"}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["simulate", "t.csv", "--blocks", 900], ["plan", "t.csv"], ["sweep", "t.csv"]]
+)
+def test_json_does_not_replace_what_is_read(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text("arrival,prompt,output\n0,50,5\n")
+    (tmp_path / "fit.json").write_text("{}")
+    refused(call(*arguments, "--json", "./t.csv"), "is what this command reads")
+    if arguments[0] != "sweep":
+        refused(
+            call(*arguments, "--step-time", "fit.json", "--json", "fit.json"), "is what this command reads"
+        )
+    assert (tmp_path / "t.csv").read_text() == "arrival,prompt,output\n0,50,5\n"
 
 
 # Where the numbers come from

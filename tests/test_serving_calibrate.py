@@ -22,14 +22,14 @@ def write_run(folder, blocks=400):
     trace = poisson(80, 8.0, Lengths(300, 900), Lengths(60, 160), seed=1)
     limits = SchedulerSettings(blocks - 1, 16, max_num_seqs=64)
     made = simulate(trace, limits, TRUE, interval=1.0)
-    state, start = made.state, 1000.0
+    each, start = made.each, 1000.0
     lines = [
         {
             "queued_ts": start + trace.arrival[place],
             "input_toks": int(trace.prompt[place]),
             "output_toks": int(trace.output[place]),
-            "first_token_ts": start + state.first_token[place],
-            "last_token_ts": start + state.finish[place],
+            "first_token_ts": start + each.first_token[place],
+            "last_token_ts": start + each.finish[place],
         }
         for place in range(trace.requests)
     ]

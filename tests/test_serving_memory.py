@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from grouped_scheduler import GroupedScheduler
 from hypothesis import given
 from hypothesis import strategies as st
 from shared_scheduler import SharedScheduler
 from test_serving_scheduler import STEP, limits, traces
 
 from kvreclaim.errors import InputError
-from kvreclaim.eviction_rules import AtPrefillEnd
+from kvreclaim.eviction_rules import RKV, AtPrefillEnd, BudgetAndBuffer
 from kvreclaim.scheduling import Request, SchedulerSettings
-from kvreclaim.serving.eviction import Eviction
+from kvreclaim.serving.eviction import Eviction, rkv
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.simulate import simulate
@@ -71,11 +72,11 @@ def agrees(trace, setting, rule, eviction):
             now += STEP.seconds(step.decodes, step.kv_tokens, step.prefill_tokens)
         ends.append(now)
     result = simulate(trace, setting, STEP, eviction, memory=Memory(share_prefixes=True))
-    assert set(np.flatnonzero(result.served)) == added
+    assert set(np.flatnonzero(result.each.served)) == added
     for name, outcome in made.outcomes.items():
-        assert result.state.first_token[name] == ends[outcome.first_token]
-        assert result.state.finish[name] == ends[outcome.finish]
-        assert result.state.preemptions[name] == outcome.preemptions
+        assert result.each.first_token[name] == ends[outcome.first_token]
+        assert result.each.finish[name] == ends[outcome.finish]
+        assert result.each.preemptions[name] == outcome.preemptions
     assert result.count(places.HIT_TOKENS) == made.hit_tokens
     freed = sum(outcome.blocks_freed for outcome in made.outcomes.values())
     assert result.count(places.BLOCKS_FREED) == freed
@@ -103,7 +104,7 @@ def test_without_equal_hashes_nothing_is_shared(trace, setting):
     plain = simulate(trace, setting, STEP)
     shared = simulate(lone, setting, STEP, memory=Memory(share_prefixes=True))
     if not plain.count(places.PREEMPTIONS):  # one that was preempted finds its own blocks again
-        np.testing.assert_array_equal(shared.state.finish, plain.state.finish)
+        np.testing.assert_array_equal(shared.each.finish, plain.each.finish)
 
 
 # Pages
@@ -113,7 +114,7 @@ def test_without_equal_hashes_nothing_is_shared(trace, setting):
 def test_pages_hold_what_the_blocks_need_and_no_more_than_blocks(trace, setting, per_page):
     plain = simulate(trace, setting, STEP, interval=0.05)
     paged = simulate(trace, setting, STEP, memory=Memory(page_blocks=per_page), interval=0.05)
-    np.testing.assert_array_equal(plain.state.finish, paged.state.finish)
+    np.testing.assert_array_equal(plain.each.finish, paged.each.finish)
     np.testing.assert_array_equal(plain.samples[:, : places.S_PAGES], paged.samples[:, : places.S_PAGES])
     held = setting.blocks - paged.samples[:, places.S_FREE]
     pages = paged.samples[:, places.S_PAGES]
@@ -166,7 +167,122 @@ def test_a_group_holds_the_blocks_of_its_window(prompt, output, windows, block_s
 def test_one_group_without_a_window_is_no_group(trace, setting):
     plain = simulate(trace, setting, STEP)
     grouped = simulate(trace, setting, STEP, memory=Memory(group_windows=(None,)))
-    np.testing.assert_array_equal(plain.state.finish, grouped.state.finish)
+    np.testing.assert_array_equal(plain.each.finish, grouped.each.finish)
+
+
+GROUPS = st.lists(st.one_of(st.none(), st.integers(1, 30)), min_size=1, max_size=3).map(tuple)
+SEEING_ALL = st.lists(st.one_of(st.none(), st.integers(1, 30)), max_size=2).map(lambda some: (*some, None))
+
+
+def agrees_in_groups(trace, setting, windows, rule=None, eviction=None, per_page=0):
+    """Hold the simulator to `GroupedScheduler`, over the requests that both take."""
+    memory = Memory(group_windows=windows, page_blocks=per_page)
+    tokens = trace.prompt.astype(np.int64) + trace.output - 1
+    taken = memory.most_blocks(tokens, setting) <= setting.blocks
+    if not setting.chunked_prefill:
+        taken &= tokens <= setting.max_num_batched_tokens
+    made = GroupedScheduler(setting, windows, rule)
+    made.add = lambda request, add=made.add: _without_refusal(made, add, request)
+    now, place, ends = 0.0, 0, []
+    while place < trace.requests or made.running or made.waiting:
+        if not made.running and not made.waiting:
+            now = max(now, trace.arrival[place])
+        while place < trace.requests and trace.arrival[place] <= now:
+            if taken[place]:
+                made.add(Request(place, int(trace.prompt[place]), int(trace.output[place])))
+            place += 1
+        if not made.running and not made.waiting:
+            continue
+        step = made.step()
+        made.pool.check_integrity()
+        if step.scheduled:
+            now += STEP.seconds(step.decodes, step.kv_tokens, step.prefill_tokens)
+        ends.append(now)
+    result = simulate(trace, setting, STEP, eviction, memory=memory, interval=0.1)
+    np.testing.assert_array_equal(result.each.served, taken)
+    for name, outcome in made.outcomes.items():
+        assert result.each.first_token[name] == ends[outcome.first_token]
+        assert result.each.finish[name] == ends[outcome.finish]
+        assert result.each.preemptions[name] == outcome.preemptions
+    freed = sum(outcome.blocks_freed for outcome in made.outcomes.values())
+    assert result.count(places.BLOCKS_FREED) == freed
+    assert result.count(places.FREE) == setting.blocks
+    return result
+
+
+def _without_refusal(made, add, request):
+    """Add a request that the groups' windows let fit, though it would not fit without them."""
+    settings, made.settings = made.settings, replace(made.settings, blocks=10**9)
+    add(request)
+    made.settings = settings
+
+
+@given(traces(), limits(), GROUPS)
+def test_groups(trace, setting, windows):
+    agrees_in_groups(trace, setting, windows)
+
+
+@given(traces(), limits(), SEEING_ALL, st.integers(1, 30))
+def test_packing_in_the_groups_that_see_all(trace, setting, windows, kept):
+    rule = AtPrefillEnd(lambda progress: min(kept, progress.slots))
+    agrees_in_groups(trace, setting, windows, rule, Eviction("pack", lambda length: np.minimum(length, kept)))
+
+
+@given(traces(), limits(), SEEING_ALL, st.integers(1, 30))
+def test_freeing_whole_blocks_in_the_groups_that_see_all(trace, setting, windows, kept):
+    def dead(length, left, block_size):
+        return (length - left) // (2 * block_size)
+
+    def left(progress):
+        survive = min(kept, progress.slots)
+        freed = dead(progress.slots, survive, setting.block_size)
+        return progress.slots - freed * setting.block_size
+
+    eviction = Eviction("free", lambda length: np.minimum(length, kept), dead)
+    agrees_in_groups(trace, setting, windows, AtPrefillEnd(left), eviction)
+
+
+@given(traces(), limits(), SEEING_ALL, st.integers(1, 20), st.integers(1, 10), st.booleans())
+def test_evicting_while_decoding_in_the_groups_that_see_all(trace, setting, windows, budget, buffer, reserve):
+    if reserve:
+        agrees_in_groups(trace, setting, windows, RKV(budget, buffer), rkv(budget, buffer))
+    else:
+        rule = BudgetAndBuffer(budget, buffer)
+        agrees_in_groups(trace, setting, windows, rule, Eviction("pack", budget=budget, buffer=buffer))
+
+
+@given(traces(), limits(), SEEING_ALL)
+def test_masks_and_reuse_give_nothing_back_in_groups(trace, setting, windows):
+    memory = Memory(group_windows=windows)
+    full = simulate(trace, setting, STEP, memory=memory)
+    for mode in "mask", "reuse":
+        made = simulate(trace, setting, STEP, Eviction(mode, lambda length: length // 2), memory=memory)
+        assert made.count(places.BLOCKS_FREED) == 0
+        if mode == "mask":
+            np.testing.assert_array_equal(made.each.finish, full.each.finish)
+
+
+@given(traces(), limits(), SEEING_ALL, st.integers(1, 9), st.booleans())
+def test_pages_under_groups(trace, setting, windows, per_page, evicting):
+    rule = AtPrefillEnd(lambda progress: min(9, progress.slots)) if evicting else None
+    eviction = Eviction("pack", lambda length: np.minimum(length, 9)) if evicting else None
+    paged = agrees_in_groups(trace, setting, windows, rule, eviction, per_page)
+    pages = paged.samples[:, places.S_PAGES]
+    held = setting.blocks - paged.samples[:, places.S_FREE]
+    assert (pages * per_page >= held + 1).all()  # and the null block
+    assert (pages <= held + 1).all()
+    if per_page == 1:
+        np.testing.assert_array_equal(pages, held + 1)
+
+
+def test_pages_go_back_when_the_window_has_passed_them():
+    # One request alone; blocks of 4, its group sees 8 tokens: it holds at most 3 blocks, however long the
+    # output, and takes the one that it gave back. With the null block these are 2 pages of 2.
+    trace = Trace(np.zeros(1), np.array([4]), np.array([400]))
+    memory = Memory(group_windows=(8,), page_blocks=2)
+    result = simulate(trace, SchedulerSettings(99, 4, max_num_batched_tokens=8), STEP, memory=memory)
+    assert result.count(places.PEAK_BLOCKS) == 3
+    assert result.peak_pages == 2
 
 
 def test_a_windowed_group_lets_more_requests_run():
@@ -181,7 +297,17 @@ def test_a_windowed_group_lets_more_requests_run():
     ("memory", "eviction", "words"),
     [
         (Memory(share_prefixes=True), None, "no prefix hashes"),
-        (Memory(group_windows=(4,)), Eviction("mask", lambda length: length), "without eviction"),
+        (
+            Memory(group_windows=(4,)),
+            Eviction("mask", lambda length: length),
+            "every group of layers has a window",
+        ),
+        (
+            Memory(share_prefixes=True, group_windows=(None, 4)),
+            None,
+            "groups of layers are simulated without shared",
+        ),
+        (Memory(share_prefixes=True, page_blocks=4), None, "shared prefixes are simulated without pages"),
     ],
 )
 def test_what_cannot_be_combined(memory, eviction, words):

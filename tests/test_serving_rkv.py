@@ -70,4 +70,4 @@ def test_mask_only_returns_no_block(shares):
     masked = run(282_000, shares, rkv(256, 128, "mask"))
     full = run(282_000, shares)
     assert masked.count(places.BLOCKS_FREED) == 0
-    np.testing.assert_array_equal(masked.state.finish, full.state.finish)
+    np.testing.assert_array_equal(masked.each.finish, full.each.finish)

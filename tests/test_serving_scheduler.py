@@ -91,9 +91,11 @@ def dropping(step):
 def agrees(trace, limits, rule=None, eviction=None, copies=None, *, aggregate=True):
     made, admitted, starts, ends, states = plain(trace, limits, rule, copies)
     result = simulate(trace, limits, STEP, eviction, copies, interval=0.5, aggregate=aggregate)
-    state = result.state
+    state = result.each
     assert set(np.flatnonzero(state.status == places.FINISHED)) == admitted
-    assert set(result.refused) == set(range(trace.requests)) - admitted
+    assert (
+        set(np.flatnonzero(state.status == places.REFUSED_REQUEST)) == set(range(trace.requests)) - admitted
+    )
     for name, outcome in made.outcomes.items():
         assert state.scheduled[name] == starts[outcome.scheduled]
         assert state.first_token[name] == ends[outcome.first_token]
@@ -136,7 +138,7 @@ def test_freeing_whole_blocks_at_the_end_of_prefill(trace, limits, kept, share):
     made, _, _, _, _ = plain(trace, limits, AtPrefillEnd(left))
     result = simulate(trace, limits, STEP, eviction)
     for name, outcome in made.outcomes.items():
-        assert result.state.preemptions[name] == outcome.preemptions
+        assert result.each.preemptions[name] == outcome.preemptions
     freed = sum(outcome.blocks_freed for outcome in made.outcomes.values())
     assert result.count(places.BLOCKS_FREED) == freed
 
@@ -160,7 +162,7 @@ def test_masks_and_reuse_give_no_block_back(trace, limits):
     full = simulate(trace, limits, STEP)
     masked = simulate(trace, limits, STEP, Eviction("mask", lambda length: length // 2))
     for times in "scheduled", "first_token", "finish":
-        np.testing.assert_array_equal(getattr(masked.state, times), getattr(full.state, times))
+        np.testing.assert_array_equal(getattr(masked.each, times), getattr(full.each, times))
 
 
 @pytest.mark.parametrize(("prompt", "output", "kept"), [(32, 40, 8), (30, 7, 1), (33, 64, 32)])
@@ -179,10 +181,10 @@ def test_both_paths_are_equal_bit_by_bit(trace, limits):
     fast = simulate(trace, limits, STEP, interval=0.1)
     slow = simulate(trace, limits, STEP, interval=0.1, aggregate=False)
     for times in "scheduled", "first_token", "finish", "preemptions", "status":
-        np.testing.assert_array_equal(getattr(fast.state, times), getattr(slow.state, times))
+        np.testing.assert_array_equal(getattr(fast.each, times), getattr(slow.each, times))
     np.testing.assert_array_equal(fast.samples, slow.samples)
     same = [place for place in range(places.COUNTS) if place != places.SHORT_STEPS]
-    np.testing.assert_array_equal(fast.state.counts[same], slow.state.counts[same])
+    np.testing.assert_array_equal(fast.counts[same], slow.counts[same])
 
 
 @given(traces(), limits())
@@ -202,7 +204,7 @@ def test_samples_hold_what_the_step_around_them_leaves(trace, limits):
             running, free, ended = 0, limits.blocks, time
         assert (row[places.S_RUNNING], row[places.S_FREE]) == (running, free)
         arrived = sum(trace.arrival[name] <= time for name in admitted)
-        gone = np.count_nonzero(result.state.finish <= ended)
+        gone = np.count_nonzero(result.each.finish <= ended)
         assert running + row[places.S_WAITING] + gone == arrived
         held = limits.blocks - free
         assert row[places.S_FILLED] <= held * limits.block_size

@@ -103,7 +103,8 @@ class Scheduler:
         ------
         InputError
             If its name is taken, or if it could not finish even alone: vLLM refuses what is longer than its
-            ``max_model_len``, and a ``max_model_len`` that the pool can't hold.
+            ``max_model_len``, and a ``max_model_len`` that the pool can't hold. Also under a rule that would
+            keep it small: once preempted, all its tokens are computed again before anything is evicted.
         """
         if request.name in self._requests:
             raise InputError(f"request {request.name!r} is there already: pass another name")

@@ -8,7 +8,8 @@ import typer
 
 from kvreclaim.advise.settings import AdviceSettings
 from kvreclaim.cli.extras import needs
-from kvreclaim.cli.measure import Context, Jobs, Model, NextTokens, Prompts, Texts
+from kvreclaim.cli.measure import Context, Jobs, NextTokens, Prompts, Texts
+from kvreclaim.cli.model_options import Model
 from kvreclaim.cli.output import Json, console, emit_json, percent, plain_table, printable, progress
 from kvreclaim.errors import InputError
 from kvreclaim.layout import runtime as runtime_preset

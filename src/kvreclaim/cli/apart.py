@@ -14,7 +14,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.results import is_results_file
 
 # The parameters of commands by what they name; a command has some of them.
-_READ = ("files", "folders", "texts", "model")
+_READ = ("files", "folders", "texts", "model", "trace", "file", "masks", "measured", "step_time")
 _WRITTEN = ("json", "page")
 _FOLDER = "out"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kvreclaim.cli.extras import needs
+from kvreclaim.cli.model_options import Model, repeated
 from kvreclaim.cli.output import MISSING, Json, console, emit_json, plain_table, progress, wrote
 
 if TYPE_CHECKING:
@@ -23,26 +24,15 @@ calibrate_app = typer.Typer(
 
 Devices = Annotated[
     list[str] | None,
-    typer.Option(
-        "--device",
-        metavar="cpu|cuda",
-        help="Where to copy; may be repeated.",
-        show_default="all that are here",
-    ),
+    repeated("--device", "cpu|cuda", "Where to copy.", "all that are here"),
 ]
 Ways = Annotated[
     list[str] | None,
-    typer.Option(
+    repeated(
         "--way",
-        metavar="slices|gather|pack",
-        help="One copy per run, rows by index, or as vLLM's cache is packed; may be repeated.",
-        show_default="all that are here",
-    ),
-]
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="MODEL", help="A fetched model's name, a model directory, or an id on the Hugging Face Hub."
+        "slices|gather|pack",
+        "One copy per run, rows by index, or as vLLM's cache is packed.",
+        "all that are here",
     ),
 ]
 Centres = Annotated[

@@ -39,13 +39,12 @@ def step_command(
 ) -> None:
     """Fit what a step costs to a run's first requests, and judge it by simulating the others."""
     with needs("serving"):
-        from kvreclaim.cli.compiling import say_if_compiling
+        from kvreclaim.cli.compiling import said_if_compiling
         from kvreclaim.serving.calibrate import calibrate_step, stages
         from kvreclaim.serving.runs import load_run
 
         run = load_run(from_run)
-        say_if_compiling()
-        with progress() as bar:
+        with said_if_compiling(), progress() as bar:
             task = bar.add_task("fitting", total=stages())
             fit = calibrate_step(run, fit_fraction, advance=lambda: bar.advance(task))
     emit_json(json, as_object(run, fit))

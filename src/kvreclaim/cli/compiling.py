@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import typer
 
 
-def say_if_compiling() -> None:
-    """Say on stderr that the simulator is compiled first, where no compiled one is kept."""
-    from kvreclaim.serving.kernel import cache_folder
+@contextmanager
+def said_if_compiling() -> Iterator[None]:
+    """Say on stderr that the simulator is compiled first, where none is kept for what runs in here."""
+    from kvreclaim.serving.kernel import compiling
 
-    if not any(cache_folder().rglob("*.nbc")):
-        typer.echo("kvreclaim: compiling the simulator, once for this version (about 10 s)", err=True)
+    with compiling(_say):
+        yield
+
+
+def _say() -> None:
+    typer.echo("kvreclaim: compiling the simulator, once for this version (10 to 20 s)", err=True)

@@ -10,6 +10,7 @@ from kvreclaim.capture.measure.settings import BLOCK_SIZES, NEEDLE_TASKS, POLICI
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.measured_needles import needle_tables
 from kvreclaim.cli.measured_tables import matched_table, ratio_table
+from kvreclaim.cli.model_options import Model, repeated
 from kvreclaim.cli.output import Json, console, emit_json, progress, wrote
 
 if TYPE_CHECKING:
@@ -17,29 +18,13 @@ if TYPE_CHECKING:
 
 NO_TARGET = "no matched quality: measure snapkv at ratio 0.5 as well, or pass --target-kl"
 
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="MODEL", help="A fetched model's name, a model directory, or an id on the Hugging Face Hub."
-    ),
-]
 Policies = Annotated[
     list[str] | None,
-    typer.Option(
-        "--policy",
-        metavar="PRESS",
-        help="A press, such as snapkv or adakv:snapkv; may be repeated.",
-        show_default=" ".join(POLICIES),
-    ),
+    repeated("--policy", "PRESS", "A press, such as snapkv or adakv:snapkv.", " ".join(POLICIES)),
 ]
 Ratios = Annotated[
     list[float] | None,
-    typer.Option(
-        "--ratio",
-        metavar="FRACTION",
-        help="Fraction of the KV pairs to evict; may be repeated.",
-        show_default=" ".join(map(str, RATIOS)),
-    ),
+    repeated("--ratio", "FRACTION", "Fraction of the KV pairs to evict.", " ".join(map(str, RATIOS))),
 ]
 Context = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a prompt.")]
 Prompts = Annotated[int, typer.Option(metavar="N", help="How many prompts.")]
@@ -48,20 +33,15 @@ NextTokens = Annotated[
 ]
 Texts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--text",
-        metavar="FILE",
-        help="Text to cut the prompts out of; may be repeated.",
-        show_default="the help that comes with Python",
-    ),
+    repeated("--text", "FILE", "Text to cut the prompts out of.", "the help that comes with Python"),
 ]
 BlockSizes = Annotated[
     list[int] | None,
-    typer.Option(
+    repeated(
         "--block-size",
-        metavar="TOKENS",
-        help="Size of a block; may be repeated. The first is that of the tables printed.",
-        show_default=" ".join(map(str, BLOCK_SIZES)),
+        "TOKENS",
+        "Size of a block. The first is that of the tables printed.",
+        " ".join(map(str, BLOCK_SIZES)),
     ),
 ]
 RequestTokens = Annotated[
@@ -83,11 +63,11 @@ NeedleTrials = Annotated[
 ]
 NeedleTasks = Annotated[
     list[str] | None,
-    typer.Option(
+    repeated(
         "--needle-task",
-        metavar="single|multi-key|multi-value",
-        help="What a needle trial asks for; may be repeated.",
-        show_default=" ".join(NEEDLE_TASKS),
+        "single|multi-key|multi-value",
+        "What a needle trial asks for.",
+        " ".join(NEEDLE_TASKS),
     ),
 ]
 NeedleContext = Annotated[int, typer.Option(metavar="TOKENS", help="Length of a needle trial's prompt.")]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kvreclaim.cli.model_options import Model
 from kvreclaim.cli.observed_quality import with_kl
 from kvreclaim.cli.observed_tables import observed_table
 from kvreclaim.cli.output import Json, console, emit_json, others_on_stderr, progress
@@ -26,12 +27,6 @@ PACKAGES = {
     "openvino": ["openvino", "openvino-genai", "numpy"],
 }
 Runtime = Annotated[str, typer.Option(metavar="vllm|openvino", help="The runtime.")]
-Model = Annotated[
-    str,
-    typer.Option(
-        metavar="MODEL", help="A fetched model's name, a model directory, or an id on the Hugging Face Hub."
-    ),
-]
 Policies = Annotated[
     list[str] | None,
     typer.Option(

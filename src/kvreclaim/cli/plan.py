@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Target, 99th percentile; 0: none.")]
 
-_NOT_OF_SCENARIO = {"ttft_p99", "latency_p99", "json", "out"}
+# What `plan` varies itself, or does not compare.
+_LEFT_OUT = (
+    "watermark",
+    "share_prefixes",
+    "page_blocks",
+    "hybrid",
+    "kv_dtype",
+    "evict_while_decoding",
+    "budget",
+    "buffer",
+)
 _ADVICE = {
     "pool": "The pool binds: memory given back admits requests.",
     "max_num_seqs": "The pool is not binding, max_num_seqs is: raise --max-num-seqs first.",
@@ -28,59 +38,26 @@ _ADVICE = {
 }
 
 
+@given.of_a_scenario(*_LEFT_OUT, requests=1000)
 def plan_command(
-    trace: given.TracePath,
-    model: given.Model = "llama-3.1-8b",
-    gpu: given.Gpu = "h100",
-    gpu_memory_gib: given.GpuMemoryGib = 0.0,
-    gpus: given.Gpus = 1,
-    weights_gib: given.WeightsGib = 0.0,
-    utilization: given.Utilization = 0.9,
-    blocks: given.Blocks = 0,
-    block_size: given.BlockSize = 16,
-    runtime: given.Runtime = "",
-    max_num_seqs: given.MaxNumSeqs = 256,
-    max_num_batched_tokens: given.MaxNumBatchedTokens = 2048,
-    step_time: given.StepTime = "",
-    efficiency: given.Efficiency = 1.0,
-    requests: given.Requests = 1000,
-    load: given.Load = 1.0,
-    rate: given.Rate = 0.0,
-    burstiness: given.Burstiness = 1.0,
-    seed: given.Seed = 0,
-    policy: given.Policy = "none",
-    ratio: given.Ratio = 0.5,
-    mode: given.Mode = "pack",
-    masks: given.Masks = "",
-    measured: given.Measured = "",
-    copy_event: given.CopyEvent = 0.0,
-    copy_token: given.CopyToken = 0.0,
+    options: dict[str, Any],
     ttft_p99: Seconds = 2.0,
     latency_p99: Seconds = 0.0,
     json: Json = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")
-    ] = None,
+    out: given.Out = None,
 ) -> None:
     """Say what traffic a GPU carries within a latency target, with the full cache and with each method."""
-    options = {name: value for name, value in locals().items() if name not in _NOT_OF_SCENARIO}
     with needs("serving"):
         import polars as pl
 
-        from kvreclaim.cli.compiling import say_if_compiling
-        from kvreclaim.results import ResultsFolder
+        from kvreclaim.cli.compiling import said_if_compiling
         from kvreclaim.serving.plan import Target, plan, variants
-        from kvreclaim.serving.scenario import Scenario
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
 
-        scenario = Scenario.of({**options, "step_time": given.read_step_time(step_time)})
-        target = Target(ttft_p99 or None, latency_p99 or None)
-        folder = None if out is None else ResultsFolder(out)
-        if folder is not None:
-            folder.claim("plan")
+        scenario, target = given.scenario_of(options), Target(ttft_p99 or None, latency_p99 or None)
+        folder = given.claimed(out, "plan")
         scenario.read()
-        say_if_compiling()
-        with progress() as bar:
+        with said_if_compiling(), progress() as bar:
             task = bar.add_task("simulating", total=len(variants(scenario)))
             found = plan(scenario, target, advance=lambda: bar.advance(task))
         rows = [variant.to_dict() for variant in found]
@@ -139,9 +116,9 @@ def _table(trace: str, found: list[Variant], ttft: float, latency: float) -> Tab
 def _remarks(found: list[Variant]) -> Iterator[str]:
     full = found[0]
     yield f"At the trace's own load: {_ADVICE[full.binds]}"
-    refused = full.at_load.refused.size
-    if refused:
-        first = full.at_load.refused[0]
-        yield f"{refused:,} requests are longer than the pool and refused, request {first} the first"
+    totals = full.at_load.totals
+    if totals.refused:
+        first, _ = totals.first_refused[0]
+        yield f"{totals.refused:,} requests are longer than the pool and refused, request {first} the first"
     for note in full.at_load.trace.notes:
         yield printable(note)

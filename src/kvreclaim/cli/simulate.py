@@ -8,7 +8,7 @@ import typer
 
 from kvreclaim.cli import traffic_options as given
 from kvreclaim.cli.extras import needs
-from kvreclaim.cli.output import MISSING, Json, console, emit_json, percent, plain_table, printable
+from kvreclaim.cli.output import MISSING, Json, console, emit_json, percent, plain_table, printable, wrote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,75 +19,41 @@ if TYPE_CHECKING:
     from kvreclaim.serving.scenario import Scenario
 
 
+@given.of_a_scenario()
 def simulate_command(
-    trace: given.TracePath,
-    blocks: given.Blocks = 0,
-    block_size: given.BlockSize = 16,
-    runtime: given.Runtime = "",
-    max_num_seqs: given.MaxNumSeqs = 256,
-    max_num_batched_tokens: given.MaxNumBatchedTokens = 2048,
-    watermark: given.Watermark = 0.0,
-    share_prefixes: given.SharePrefixes = False,
-    page_blocks: given.PageBlocks = 0,
-    hybrid: given.Hybrid = False,
-    model: given.Model = "llama-3.1-8b",
-    gpu: given.Gpu = "h100",
-    gpu_memory_gib: given.GpuMemoryGib = 0.0,
-    gpus: given.Gpus = 1,
-    weights_gib: given.WeightsGib = 0.0,
-    utilization: given.Utilization = 0.9,
-    kv_dtype: given.KvDtype = "auto",
-    step_time: given.StepTime = "",
-    efficiency: given.Efficiency = 1.0,
-    requests: given.Requests = 0,
-    load: given.Load = 1.0,
-    rate: given.Rate = 0.0,
-    burstiness: given.Burstiness = 1.0,
-    seed: given.Seed = 0,
-    policy: given.Policy = "none",
-    ratio: given.Ratio = 0.5,
-    mode: given.Mode = "pack",
-    masks: given.Masks = "",
-    measured: given.Measured = "",
-    evict_while_decoding: given.WhileDecoding = "never",
-    budget: given.Budget = 0,
-    buffer: given.Buffer = 0,
-    copy_event: given.CopyEvent = 0.0,
-    copy_token: given.CopyToken = 0.0,
+    options: dict[str, Any],
     interval: Annotated[
         float, typer.Option(metavar="SECONDS", help="Between samples over time; 0: about 600 in all.")
     ] = 0.0,
     json: Json = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")
-    ] = None,
+    out: given.Out = None,
 ) -> None:
     """Say who runs, who waits and for how long when a trace meets a pool of blocks."""
-    options = {name: value for name, value in locals().items() if name not in {"interval", "json", "out"}}
     with needs("serving"):
-        from kvreclaim.cli.compiling import say_if_compiling
-        from kvreclaim.results import ResultsFolder
-        from kvreclaim.serving.scenario import Scenario
+        from kvreclaim.cli.compiling import said_if_compiling
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
         from kvreclaim.serving.tables import requests as requests_table
+        from kvreclaim.serving.trace import HELD, Trace
 
-        scenario = Scenario.of({**options, "step_time": given.read_step_time(step_time)})
-        folder = None if out is None else ResultsFolder(out)
-        if folder is not None:
-            folder.claim("simulate")
+        scenario, folder = given.scenario_of(options), given.claimed(out, "simulate")
         span = scenario.read().span
-        say_if_compiling()
-        simulation = scenario.run(interval or nice_interval(1.2 * span))
+        with said_if_compiling():
+            simulation = scenario.run(interval or nice_interval(1.2 * span))
         if folder is not None:
             write_traffic(folder, "simulate", as_parameters(scenario), [("as given", simulation)])
-            requests_table(simulation).write_parquet(folder.place("requests.parquet"))
+            if isinstance(simulation.trace, Trace):
+                table = requests_table(simulation.trace, simulation.each)
+                table.write_parquet(folder.place("requests.parquet"))
     emit_json(json, simulation.summary())
     screen = console(json)
     screen.print(_table(scenario, simulation))
     for line in remarks(scenario, simulation):
         screen.print(line)
     if folder is not None:
-        screen.print(f"wrote {printable(str(folder.path))}: tables over time and by request")
+        what = "tables over time and by request"
+        if not simulation.trace.in_memory:
+            what = f"tables over time; by request only up to {HELD:,} requests"
+        screen.print(wrote(folder.path, what))
 
 
 def _table(scenario: Scenario, simulation: Simulation) -> Table:
@@ -128,11 +94,14 @@ def remarks(scenario: Scenario, simulation: Simulation) -> Iterator[str]:
     for note in simulation.trace.notes:
         yield f"{printable(simulation.trace.name)}: {note}"
     settings = simulation.settings
-    for place in simulation.refused[:3]:
-        tokens = int(simulation.trace.prompt[place]) + int(simulation.trace.output[place])
+    totals = simulation.totals
+    for place, tokens in totals.first_refused:
         yield f"request {place} refused: {tokens:,} tokens are more than {settings.blocks:,} blocks hold"
-    if simulation.refused.size > 3:
-        yield f"... and {simulation.refused.size - 3:,} more refused"
+    if totals.refused > len(totals.first_refused):
+        yield f"... and {totals.refused - len(totals.first_refused):,} more refused"
+    error = simulation.totals.latency.error
+    if error:
+        yield f"Percentiles are within {error:.2%}: the times of so many requests are counted, not held."
     if not simulation.pool_binding:
         yield "The pool is not binding: no request ever waited for blocks."
         if scenario.eviction() is not None:

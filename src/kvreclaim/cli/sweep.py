@@ -27,7 +27,7 @@ def sweep_command(
 ) -> None:
     """Simulate every combination of a grid; go on where an interrupted sweep was."""
     with needs("serving"):
-        from kvreclaim.cli.compiling import say_if_compiling
+        from kvreclaim.cli.compiling import said_if_compiling
         from kvreclaim.results import ResultsFolder
         from kvreclaim.serving.sweep import in_threads, read_grid, sweep
 
@@ -35,8 +35,7 @@ def sweep_command(
         folder = ResultsFolder(out)
         folder.claim("sweep")
         run: Run = in_threads(threads) if ray is None else _on_ray(ray)
-        say_if_compiling()
-        with progress() as bar:
+        with said_if_compiling(), progress() as bar:
             task = bar.add_task("cells", total=len(grid.cells))
             table = sweep(grid, folder, run, lambda count: bar.advance(task, count))
         folder.write_run(

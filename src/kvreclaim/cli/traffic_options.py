@@ -1,85 +1,139 @@
-"""The options that `simulate`, `plan` and others share, each a field of `serving.scenario.Scenario`."""
+"""The options that `simulate` and `plan` share, each a field of `serving.scenario.Scenario`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from kvreclaim.results import ResultsFolder
+    from kvreclaim.serving.scenario import Scenario
 
 _TRAFFIC, _MACHINE, _POOL, _EVICTION = "Traffic", "Model and GPU", "Pool and scheduler", "Eviction"
 
 
-def _option(panel: str, help: str, metavar: str | None = None) -> typer.models.OptionInfo:  # noqa: A002  # typer's name
-    found: typer.models.OptionInfo = typer.Option(help=help, metavar=metavar, rich_help_panel=panel)
-    return found
+def _option(panel: str, default: object, help: str, metavar: str | None = None) -> Parameter:  # noqa: A002  # typer's
+    """Return an option of the default's type; `options` names it."""
+    option = typer.Option(help=help, metavar=metavar, rich_help_panel=panel)
+    return Parameter(
+        "option", Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[type(default), option]
+    )
 
 
-TracePath = Annotated[
+OPTIONS = {
+    "blocks": _option(
+        _POOL, 0, "The pool as vLLM counts it, null block included; 0: from model and GPU.", "COUNT"
+    ),
+    "block_size": _option(_POOL, 16, "Tokens of a block.", "TOKENS"),
+    "runtime": _option(_POOL, "", "The block size of a runtime of `kvreclaim runtimes`, instead.", "NAME"),
+    "max_num_seqs": _option(_POOL, 256, "Most requests at once.", "COUNT"),
+    "max_num_batched_tokens": _option(_POOL, 2048, "Token budget of a step.", "TOKENS"),
+    "watermark": _option(_POOL, 0.0, "Share of the pool that admissions leave free.", "FRACTION"),
+    "share_prefixes": _option(_POOL, False, "Share prefixes, by the trace's hashes."),
+    "page_blocks": _option(_POOL, 0, "Blocks of a VMM page, to count pages; 0: none.", "COUNT"),
+    "hybrid": _option(_POOL, False, "Groups of layers by the model's windows, each with its table."),
+    "model": _option(_MACHINE, "llama-3.1-8b", "A known model, or a config.json.", "NAME|FILE"),
+    "gpu": _option(_MACHINE, "h100", "A known GPU.", "NAME"),
+    "gpu_memory_gib": _option(_MACHINE, 0.0, "Memory of one GPU; 0: the known one's.", "GIB"),
+    "gpus": _option(_MACHINE, 1, "GPUs that share the model.", "COUNT"),
+    "weights_gib": _option(_MACHINE, 0.0, "Weights; 0: the model's in 16 bits.", "GIB"),
+    "utilization": _option(_MACHINE, 0.9, "Share of a GPU's memory to use.", "FRACTION"),
+    "kv_dtype": _option(_MACHINE, "auto", "auto, fp8 or int8.", "NAME"),
+    "step_time": _option(
+        _MACHINE,
+        "",
+        "Seconds: base,decode,kv_token,prefill_token, or the JSON of `calibrate step`; else a roofline.",
+        "NUMBERS|FILE",
+    ),
+    "efficiency": _option(_MACHINE, 1.0, "Share of the roofline that is reached.", "FRACTION"),
+    "requests": _option(_TRAFFIC, 0, "Only the first so many requests; 0: all.", "COUNT"),
+    "load": _option(_TRAFFIC, 1.0, "So many times as fast.", "TIMES"),
+    "rate": _option(_TRAFFIC, 0.0, "Made-up arrivals, so many a second; 0: the trace's own.", "PER SECOND"),
+    "burstiness": _option(_TRAFFIC, 1.0, "Of made-up arrivals: 1 is Poisson, less is burstier.", "SHAPE"),
+    "seed": _option(_TRAFFIC, 0, "Of made-up arrivals."),
+    "policy": _option(
+        _EVICTION,
+        "none",
+        "At the end of prefill: none, streaming-llm, scattered, block-wise or per-head.",
+        "NAME",
+    ),
+    "ratio": _option(_EVICTION, 0.5, "Share of the input that is evicted.", "FRACTION"),
+    "mode": _option(_EVICTION, "pack", "mask, free, pack or reuse.", "NAME"),
+    "masks": _option(_EVICTION, "", "What recorded keep masks free, instead.", "FILE"),
+    "measured": _option(_EVICTION, "", "What `measure` found of --policy and --ratio, instead.", "DIR"),
+    "evict_while_decoding": _option(_EVICTION, "never", "never, rkv, full-buffer or keep-prompt.", "RULE"),
+    "budget": _option(_EVICTION, 0, "Slots that an eviction while decoding leaves.", "TOKENS"),
+    "buffer": _option(_EVICTION, 0, "Slots that fill up before the next one.", "TOKENS"),
+    "copy_event": _option(_EVICTION, 0.0, "Seconds that a compaction adds.", "SECONDS"),
+    "copy_token": _option(_EVICTION, 0.0, "Seconds for each token that it moves.", "SECONDS"),
+}
+_TRACE = Annotated[
     str,
     typer.Argument(
         metavar="TRACE",
         help="A trace of Azure, Mooncake, BurstGPT, vidur or vLLM, or a table of arrival,prompt,output.",
     ),
 ]
-Requests = Annotated[int, _option(_TRAFFIC, "Only the first so many requests; 0: all.", "COUNT")]
-Load = Annotated[float, _option(_TRAFFIC, "So many times as fast.", "TIMES")]
-Rate = Annotated[
-    float, _option(_TRAFFIC, "Made-up arrivals, so many a second; 0: the trace's own.", "PER SECOND")
-]
-Burstiness = Annotated[
-    float, _option(_TRAFFIC, "Of made-up arrivals: 1 is Poisson, less is burstier.", "SHAPE")
-]
-Seed = Annotated[int, _option(_TRAFFIC, "Of made-up arrivals.")]
+Out = Annotated[str | None, typer.Option(metavar="DIR", help="Write a results folder, for `kvreclaim page`.")]
 
-Model = Annotated[str, _option(_MACHINE, "A known model, or a config.json.", "NAME|FILE")]
-Gpu = Annotated[str, _option(_MACHINE, "A known GPU.", "NAME")]
-GpuMemoryGib = Annotated[float, _option(_MACHINE, "Memory of one GPU; 0: the known one's.", "GIB")]
-Gpus = Annotated[int, _option(_MACHINE, "GPUs that share the model.", "COUNT")]
-WeightsGib = Annotated[float, _option(_MACHINE, "Weights; 0: the model's in 16 bits.", "GIB")]
-Utilization = Annotated[float, _option(_MACHINE, "Share of a GPU's memory to use.", "FRACTION")]
-KvDtype = Annotated[str, _option(_MACHINE, "auto, fp8 or int8.", "NAME")]
-StepTime = Annotated[
-    str,
-    _option(
-        _MACHINE,
-        "Seconds: base,decode,kv_token,prefill_token, or the JSON of `calibrate step`; else a roofline.",
-        "NUMBERS|FILE",
-    ),
-]
-Efficiency = Annotated[float, _option(_MACHINE, "Share of the roofline that is reached.", "FRACTION")]
-
-Blocks = Annotated[
-    int, _option(_POOL, "The pool as vLLM counts it, null block included; 0: from model and GPU.", "COUNT")
-]
-BlockSize = Annotated[int, _option(_POOL, "Tokens of a block.", "TOKENS")]
-Runtime = Annotated[
-    str, _option(_POOL, "The block size of a runtime of `kvreclaim runtimes`, instead.", "NAME")
-]
-MaxNumSeqs = Annotated[int, _option(_POOL, "Most requests at once.", "COUNT")]
-MaxNumBatchedTokens = Annotated[int, _option(_POOL, "Token budget of a step.", "TOKENS")]
-Watermark = Annotated[float, _option(_POOL, "Share of the pool that admissions leave free.", "FRACTION")]
-SharePrefixes = Annotated[bool, _option(_POOL, "Share prefixes, by the trace's hashes.")]
-PageBlocks = Annotated[int, _option(_POOL, "Blocks of a VMM page, to count pages; 0: none.", "COUNT")]
-Hybrid = Annotated[bool, _option(_POOL, "Groups of layers by the model's windows, each with its table.")]
-
-Policy = Annotated[
-    str,
-    _option(
-        _EVICTION, "At the end of prefill: none, streaming-llm, scattered, block-wise or per-head.", "NAME"
-    ),
-]
-Ratio = Annotated[float, _option(_EVICTION, "Share of the input that is evicted.", "FRACTION")]
-Mode = Annotated[str, _option(_EVICTION, "mask, free, pack or reuse.", "NAME")]
-Masks = Annotated[str, _option(_EVICTION, "What recorded keep masks free, instead.", "FILE")]
-Measured = Annotated[str, _option(_EVICTION, "What `measure` found of --policy and --ratio, instead.", "DIR")]
-WhileDecoding = Annotated[str, _option(_EVICTION, "never, rkv, full-buffer or keep-prompt.", "RULE")]
-Budget = Annotated[int, _option(_EVICTION, "Slots that an eviction while decoding leaves.", "TOKENS")]
-Buffer = Annotated[int, _option(_EVICTION, "Slots that fill up before the next one.", "TOKENS")]
-CopyEvent = Annotated[float, _option(_EVICTION, "Seconds that a compaction adds.", "SECONDS")]
-CopyToken = Annotated[float, _option(_EVICTION, "Seconds for each token that it moves.", "SECONDS")]
+_Command = Callable[..., None]
 
 
-def read_step_time(text: str) -> tuple[float, ...]:
+def of_a_scenario(*left_out: str, **defaults: object) -> Callable[[_Command], _Command]:
+    """Give a command a trace and `OPTIONS`; it gets their values by name, as its first argument.
+
+    Parameters
+    ----------
+    left_out
+        Options that the command does not have.
+    defaults
+        Its own defaults.
+    """
+    shared = [Parameter("trace", Parameter.KEYWORD_ONLY, annotation=_TRACE)]
+    for name, option in OPTIONS.items():
+        if name not in left_out:
+            shared.append(option.replace(name=name, default=defaults.get(name, option.default)))
+
+    def decorated(command: _Command) -> _Command:
+        own = list(signature(command, eval_str=True).parameters.values())[1:]
+
+        @wraps(command)
+        def taking(**given: Any) -> None:
+            values = {option.name: given.pop(option.name) for option in shared}
+            command(values, **given)
+
+        parameters = [*shared, *(option.replace(kind=Parameter.KEYWORD_ONLY) for option in own)]
+        # What typer reads; `wraps` has copied the command's.
+        vars(taking)["__signature__"] = Signature(parameters)
+        taking.__annotations__ = {option.name: option.annotation for option in parameters}
+        return taking
+
+    return decorated
+
+
+def scenario_of(values: dict[str, Any]) -> Scenario:
+    """Return the scenario of some options."""
+    from kvreclaim.serving.scenario import Scenario
+
+    return Scenario.of({**values, "step_time": _step_time(values["step_time"])})
+
+
+def claimed(out: str | None, command: str) -> ResultsFolder | None:
+    """Return the results folder of a command, if one is wanted; `InputError` where it holds another's."""
+    from kvreclaim.results import ResultsFolder
+
+    if out is None:
+        return None
+    folder = ResultsFolder(out)
+    folder.claim(command)
+    return folder
+
+
+def _step_time(text: str) -> tuple[float, ...]:
     """Return the four constants that a text gives, or the JSON file of ``calibrate step`` that it names.
 
     Raises

@@ -76,19 +76,41 @@ def poisson(
         If a number is not positive.
     """
     count, random = positive_int(requests, "requests"), np.random.default_rng(seed)
-    arrival = _arrivals(count, positive(rate, "the rate"), positive(burstiness, "the burstiness"), random)
+    arrival = Arrivals(rate, burstiness, random).next(count)
     return Trace(arrival, prompt.draw(count, random), output.draw(count, random), name=f"poisson-{rate:g}")
 
 
 def arriving(lengths: Trace, rate: float, *, burstiness: float = 1.0, seed: int = 0) -> Trace:
     """Return the requests of a trace, their order and lengths kept, with made-up arrivals (see `poisson`)."""
-    random = np.random.default_rng(seed)
-    shape, rate = positive(burstiness, "the burstiness"), positive(rate, "the rate")
-    arrival = _arrivals(lengths.requests, rate, shape, random)
+    arrival = Arrivals(rate, burstiness, np.random.default_rng(seed)).next(lengths.requests)
     return Trace(arrival, lengths.prompt, lengths.output, lengths.name, lengths.prefixes, lengths.notes)
 
 
-def _arrivals(count: int, rate: float, shape: float, random: np.random.Generator) -> NDArray[np.float64]:
-    gaps = random.gamma(shape, 1 / (rate * shape), count)
-    gaps[0] = 0.0
-    return np.cumsum(gaps)
+class Arrivals:
+    """Made-up arrivals, some after some: in whatever portions, they are the same.
+
+    Parameters
+    ----------
+    rate, burstiness
+        See `poisson`.
+    random
+        What draws the gaps.
+
+    Raises
+    ------
+    InputError
+        If a number is not positive.
+    """
+
+    def __init__(self, rate: float, burstiness: float, random: np.random.Generator) -> None:
+        self._shape, self._random = positive(burstiness, "the burstiness"), random
+        self._scale = 1 / (positive(rate, "the rate") * self._shape)
+        self._last: float | None = None
+
+    def next(self, count: int) -> NDArray[np.float64]:
+        """Return the next arrivals, at least 1; the very first is at 0."""
+        gaps = self._random.gamma(self._shape, self._scale, count)
+        gaps[0] = 0.0 if self._last is None else self._last + gaps[0]
+        arrival = np.cumsum(gaps)
+        self._last = float(arrival[-1])
+        return arrival

@@ -114,7 +114,7 @@ def calibrate_step(run: Run, fit_fraction: float, advance: Callable[[], None] | 
     judged = simulate(run.trace, run.settings, loss.step_time(best), interval=_interval(run))
     late = slice(fitted, None)
     real = _Times(run.first_token - run.trace.arrival, run.finish - run.trace.arrival)
-    simulated = _Times(judged.state.first_token - run.trace.arrival, judged.state.finish - run.trace.arrival)
+    simulated = _Times(judged.each.first_token - run.trace.arrival, judged.each.finish - run.trace.arrival)
     since = run.trace.arrival[fitted]
     seen = _running(run, judged.samples, since)
     figures = {"peak_running": Judged(float(seen[0].max()), float(seen[1].max()))}
@@ -163,9 +163,9 @@ class _Loss:
     def __call__(self, point: Point) -> float:
         if np.abs(point - _MIDDLE).max() > math.log(1e4):
             return math.inf
-        state = simulate(self.run.trace, self.run.settings, self.step_time(point)).state
-        first = (state.first_token - self.run.first_token)[self.part]
-        decoding = (state.finish - self.run.finish)[self.part] - first
+        made = simulate(self.run.trace, self.run.settings, self.step_time(point)).each
+        first = (made.first_token - self.run.first_token)[self.part]
+        decoding = (made.finish - self.run.finish)[self.part] - first
         return math.sqrt(float(np.mean(np.concatenate([first, decoding]) ** 2)))
 
 

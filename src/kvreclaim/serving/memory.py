@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.scheduling import NULL_BLOCKS, SchedulerSettings
-from kvreclaim.serving.kernel.identity import Blocks, new_blocks
-from kvreclaim.serving.trace import Trace
+from kvreclaim.serving.kernel.blocks import Blocks, new_blocks
+from kvreclaim.serving.kernel.windows import Groups
+from kvreclaim.serving.trace import Trace, Traffic
 from kvreclaim.validate import non_negative_int
 
 
@@ -47,16 +48,27 @@ class Memory:
             if window is not None and window < 1:
                 raise InputError(f"a group's window is {window}: pass tokens, at least 1, or None")
 
-    def check(self, trace: Trace, settings: SchedulerSettings, *, evicting: bool) -> None:
+    def check(self, trace: Traffic, settings: SchedulerSettings, *, evicting: bool) -> None:
         """Refuse what can't be simulated together."""
-        if self.group_windows and (evicting or self.share_prefixes or self.page_blocks):
-            raise InputError("groups of layers are simulated without eviction, shared prefixes and pages")
+        if self.group_windows and self.share_prefixes:
+            raise InputError(
+                "groups of layers are simulated without shared prefixes: how much of a prefix is found would "
+                "depend on which blocks each group's window still holds"
+            )
+        if self.group_windows and None not in self.group_windows and evicting:
+            raise InputError(
+                "every group of layers has a window, and a window is all it keeps: pass no eviction, or a "
+                "model with layers that see all tokens"
+            )
         if not self.share_prefixes:
             return
+        if self.page_blocks:
+            raise InputError(
+                "shared prefixes are simulated without pages: a free block that keeps its tokens keeps its "
+                "page too, and which one is taken first would decide both (see `serving.idle`)"
+            )
         if trace.prefixes is None:
             raise InputError(f"{trace.name}: has no prefix hashes to share; pass a trace of Mooncake's kind")
-        if self.page_blocks:
-            raise InputError("shared prefixes are simulated without pages")
         if trace.prefixes.block_tokens % settings.block_size:
             raise InputError(
                 f"{trace.name}: its hashes are of {trace.prefixes.block_tokens} tokens; pass a block size "
@@ -64,26 +76,34 @@ class Memory:
             )
 
     @property
-    def windows(self) -> NDArray[np.int32] | None:
-        """The groups' windows for the kernel, 0 where a group sees all."""
+    def groups(self) -> Groups | None:
+        """The groups for the kernel."""
         if not self.group_windows:
             return None
-        return np.array([window or 0 for window in self.group_windows], np.int32)
+        windows = [window for window in self.group_windows if window is not None]
+        return Groups(len(self.group_windows) - len(windows), np.array(windows, np.int32))
 
-    def blocks(self, trace: Trace, settings: SchedulerSettings) -> Blocks | None:
-        """Return the blocks as individuals, where it matters which is whose."""
-        if not self.share_prefixes and not self.page_blocks:
+    @property
+    def by_block(self) -> bool:
+        """Whether it matters which block is whose."""
+        return self.share_prefixes or self.page_blocks > 0
+
+    def blocks(self, trace: Traffic, first: Trace, settings: SchedulerSettings) -> Blocks | None:
+        """Return the blocks as individuals, for a trace's first window, where it matters which is whose."""
+        if not self.by_block:
             return None
         hashes = None
         if self.share_prefixes and trace.prefixes is not None:
             per_hash = trace.prefixes.block_tokens // settings.block_size
             hashes = (trace.prefixes.offsets, trace.prefixes.ids, per_hash)
-        longest = int((trace.prompt.astype(np.int64) + trace.output).max())
+        longest, groups = sum(trace.longest), self.groups
         return new_blocks(
             settings.blocks,
             min(settings.max_num_seqs, trace.requests) + 1,
-            min(settings.blocks_for(longest), settings.blocks) + 1,
-            trace.requests,
+            settings.blocks_for(longest) + 1,
+            first.requests,
+            full=1 if groups is None else groups.full,
+            windowed=0 if groups is None else groups.windows.size,
             hashes=hashes,
             per_page=self.page_blocks,
             null_blocks=NULL_BLOCKS if self.page_blocks else 0,

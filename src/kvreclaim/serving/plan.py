@@ -123,7 +123,8 @@ def plan(scenario: Scenario, target: Target, advance: Callable[[], None] = lambd
         ends, full = _blocks_at_end(varied, eviction), _blocks_at_end(varied, None)
         spared = (full - ends) * _block_bytes(varied) / GIB
         capacity = at_load.settings.blocks / ends
-        found.append(Variant(name, mode, varied, at_load, capacity, spared, _carried(varied, target)))
+        carried = _carried(varied, target, at_load)
+        found.append(Variant(name, mode, varied, at_load, capacity, spared, carried))
         advance()
     return found
 
@@ -148,17 +149,19 @@ def _variants(scenario: Scenario, plain: Scenario) -> Iterator[tuple[str, str, S
         yield scenario.policy if scenario.policy != "none" else "as given", scenario.mode, scenario
 
 
-def _carried(scenario: Scenario, target: Target) -> float | None:
+def _carried(scenario: Scenario, target: Target, at_load: Simulation) -> float | None:
     """Return the highest load that meets the target, found by halving; simulated, so to a few percent."""
     low, high = 0.0, 1.0
 
     def met(load: float) -> bool:
         return target.met(replace(scenario, load=scenario.load * load).run())
 
-    while met(high):
+    higher = target.met(at_load)
+    while higher:
         low, high = high, 2 * high
         if high > HIGHEST_LOAD:
             return None
+        higher = met(high)
     for _ in range(_ROUNDS):
         middle = math.sqrt(low * high) if low else high / 2
         low, high = (middle, high) if met(middle) else (low, middle)
@@ -174,7 +177,7 @@ def _block_bytes(scenario: Scenario) -> int:
 def _blocks_at_end(scenario: Scenario, eviction: Eviction | None) -> float:
     """Return the blocks that a request of the trace's mean size holds at its end."""
     trace, size = scenario.read(), scenario.block_size
-    prompt, output = round(float(trace.prompt.mean())), round(float(trace.output.mean()))
+    prompt, output = map(round, trace.mean)
     slots = prompt + output - 1
     if eviction is not None:
         rule = eviction.rule(prompt, size)

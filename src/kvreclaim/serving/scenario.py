@@ -19,8 +19,8 @@ from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.simulate import Copies, simulate
 from kvreclaim.serving.steptime import StepTime
-from kvreclaim.serving.trace import Trace
-from kvreclaim.serving.traces import read_trace
+from kvreclaim.serving.trace import Traffic
+from kvreclaim.serving.traces import open_trace
 from kvreclaim.validate import positive
 
 DTYPES = {"auto": None, "fp8": "float8_e4m3fn", "int8": "int8"}
@@ -112,7 +112,7 @@ class Scenario:
             checked[name] = _as_default(name, known[name].default, value)
         return cls(**checked)
 
-    def read(self) -> Trace:
+    def read(self) -> Traffic:
         """Return the trace, read once for all scenarios that name it alike."""
         if not self.trace:
             raise InputError("no trace: pass the file of one")
@@ -220,8 +220,8 @@ def _read(
     rate: float,
     burstiness: float,
     seed: int,
-) -> Trace:
-    return read_trace(file, requests=requests or None, rate=rate or None, burstiness=burstiness, seed=seed)
+) -> Traffic:
+    return open_trace(file, requests=requests or None, rate=rate or None, burstiness=burstiness, seed=seed)
 
 
 def _as_default(name: str, default: object, value: object) -> Any:

@@ -11,8 +11,9 @@ import polars as pl
 
 from kvreclaim.results import ResultsFolder
 from kvreclaim.serving.kernel import state as places
-from kvreclaim.serving.outcome import Simulation
+from kvreclaim.serving.outcome import ByRequest, Simulation
 from kvreclaim.serving.scenario import Scenario
+from kvreclaim.serving.trace import Trace
 
 PERCENTS = (*range(1, 100), 99.5, 99.9)
 POINTS = 600  # rows of a time line
@@ -46,15 +47,16 @@ def timeline(name: str, simulation: Simulation) -> pl.DataFrame:
 
 def percentiles(name: str, simulation: Simulation) -> pl.DataFrame:
     """Return percentiles of the seconds to the first and to the last token."""
-    if not simulation.served.any():
+    totals = simulation.totals
+    if not totals.served:
         return pl.DataFrame(schema=_PERCENTILES)
     return pl.DataFrame(
         {
             "scenario": [name] * len(PERCENTS),
             "percent": [float(percent) for percent in PERCENTS],
-            "ttft": np.percentile(simulation.ttft, PERCENTS),
-            "latency": np.percentile(simulation.latency, PERCENTS),
-            "n": [int(simulation.served.sum())] * len(PERCENTS),
+            "ttft": totals.ttft.percentiles(PERCENTS),
+            "latency": totals.latency.percentiles(PERCENTS),
+            "n": [totals.served] * len(PERCENTS),
             "kind": ["simulated"] * len(PERCENTS),
         },
         schema=_PERCENTILES,
@@ -71,20 +73,19 @@ _PERCENTILES: dict[str, type[pl.DataType]] = {
 }
 
 
-def requests(simulation: Simulation) -> pl.DataFrame:
+def requests(trace: Trace, each: ByRequest) -> pl.DataFrame:
     """Return each request: when it came, was scheduled, got its first and last token, and its preemptions."""
-    trace, state = simulation.trace, simulation.state
     return pl.DataFrame(
         {
             "request": np.arange(trace.requests),
             "arrival": trace.arrival,
             "prompt": trace.prompt,
             "output": trace.output,
-            "scheduled": state.scheduled,
-            "first_token": state.first_token,
-            "finish": state.finish,
-            "preemptions": state.preemptions,
-            "status": pl.Series(state.status).replace_strict(STATUS, return_dtype=pl.String),
+            "scheduled": each.scheduled,
+            "first_token": each.first_token,
+            "finish": each.finish,
+            "preemptions": each.preemptions,
+            "status": pl.Series(each.status).replace_strict(STATUS, return_dtype=pl.String),
         }
     ).fill_nan(None)
 

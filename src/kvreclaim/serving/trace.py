@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,8 @@ from kvreclaim.errors import InputError
 from kvreclaim.validate import positive_int
 
 LONGEST = 2**31 - 1  # tokens that a 32-bit count holds
+HELD = 1 << 20  # requests up to which a trace is held in memory
+WINDOW = 1 << 18  # requests that are simulated at a time
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,48 @@ class Prefixes:
     def distinct(self) -> int:
         """How many hashes differ."""
         return int(self.ids.max()) + 1 if self.ids.size else 0
+
+
+class Traffic(Protocol):
+    """A trace, in memory or in a file, as the simulator takes it: in windows."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its reader has to say."""
+
+    @property
+    def prefixes(self) -> Prefixes | None:
+        """Hashes of the prompts' blocks; then all requests come in one window."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is: then the simulator answers request by request too."""
+
+    @property
+    def requests(self) -> int:
+        """How many requests."""
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first arrival to the last."""
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Tokens of the longest prompt, and of the longest output."""
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """Tokens of a prompt, and of an output, in the mean."""
+
+    def faster(self, times: float) -> Traffic:
+        """Return the same requests arriving so many times as fast."""
+
+    def windows(self, size: int) -> Iterator[Trace]:
+        """Yield the requests in order, at most so many at a time."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +124,11 @@ class Trace:
             raise InputError(f"{self.name}: prompts and outputs need at least one token each")
 
     @property
+    def in_memory(self) -> bool:
+        """It is."""
+        return True
+
+    @property
     def requests(self) -> int:
         """How many requests."""
         return self.arrival.size
@@ -86,6 +137,27 @@ class Trace:
     def span(self) -> float:
         """Seconds from the first arrival to the last."""
         return float(self.arrival[-1] - self.arrival[0])
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Tokens of the longest prompt, and of the longest output."""
+        return int(self.prompt.max()), int(self.output.max())
+
+    @property
+    def mean(self) -> tuple[float, float]:
+        """Tokens of a prompt, and of an output, in the mean."""
+        return float(self.prompt.mean()), float(self.output.mean())
+
+    def windows(self, size: int) -> Iterator[Trace]:
+        """Yield the requests in order, at most so many at a time; all at once where they share prefixes."""
+        if self.requests <= size or self.prefixes is not None:
+            yield self
+            return
+        for start in range(0, self.requests, size):
+            part = slice(start, start + size)
+            yield replace(
+                self, arrival=self.arrival[part], prompt=self.prompt[part], output=self.output[part]
+            )
 
     def head(self, requests: int) -> Trace:
         """Return the first requests."""
@@ -104,9 +176,14 @@ class Trace:
 
     def faster(self, times: float) -> Trace:
         """Return the same requests arriving so many times as fast."""
-        if not 0 < times < np.inf:
-            raise InputError(f"the load is {times}: pass a finite number greater than 0")
-        return replace(self, arrival=self.arrival / times)
+        return replace(self, arrival=self.arrival / check_load(times))
+
+
+def check_load(times: float) -> float:
+    """Return how many times as fast requests arrive; `InputError` if they can't."""
+    if not 0 < times < np.inf:
+        raise InputError(f"the load is {times}: pass a finite number greater than 0")
+    return times
 
 
 def _column(values: object, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:

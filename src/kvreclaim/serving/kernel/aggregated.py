@@ -27,8 +27,9 @@ from kvreclaim.serving.kernel.state import (
 )
 from kvreclaim.serving.kernel.steps import (
     ALL_DONE,
-    ROWS_FULL,
+    HUNGRY,
     SHORT,
+    WRITTEN,
     arrive,
     begin,
     blocks_for,
@@ -37,6 +38,7 @@ from kvreclaim.serving.kernel.steps import (
     end,
     first_chunk,
     fits,
+    hungry,
     next_sample,
     sample,
 )
@@ -48,7 +50,7 @@ _DECODES, _KNOWN, _PARTIAL, _PHASE = range(4)
 
 @njit(cache=True, nogil=True)
 def aggregated(requests, limits, costs, state, ring):
-    """Run until all is done, sample rows are full, or blocks lack, which leaves that step to the exact path.
+    """Run until all is done, the caller has to act, or blocks lack, which leaves that step to the exact path.
 
     `ring` is int32, a power of two longer than the longest output, all -1 between calls.
     """
@@ -66,11 +68,15 @@ def aggregated(requests, limits, costs, state, ring):
         running = decodes + (partial >= 0)
         if next_sample(counts, clock) <= clock[NOW]:
             filled = sums[_KNOWN] - decodes + (computed[partial] if partial >= 0 else 0)
-            if not sample(requests, state, running, filled, 0, 0):
+            answer = sample(requests, state, running, filled, 0, 0)
+            if answer != WRITTEN:
                 _leave(limits, state, ring, sums)
-                return ROWS_FULL
+                return answer
         if due(counts, clock, arrival):
             arrive(requests, state, clock[NOW])
+        if hungry(counts, arrival):
+            _leave(limits, state, ring, sums)
+            return HUNGRY
         if running == 0 and counts[HEAD] == counts[TAIL]:
             if counts[ARRIVED] == arrival.size:
                 _leave(limits, state, ring, sums)

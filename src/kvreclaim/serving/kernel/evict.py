@@ -23,10 +23,10 @@ from kvreclaim.serving.kernel.steps import blocks_for
 
 
 @njit(cache=True, nogil=True)
-def release(limits, blocks, state, request, slots):
-    """Give back the blocks past so many slots."""
+def release(limits, blocks, full, state, request, slots):
+    """Give back the blocks past so many slots, of each of the groups that see all tokens."""
     needed = blocks_for(slots, limits.block_size)
-    freed = state.held[request] - needed
+    freed = full * (state.held[request] - needed)
     if freed > 0:
         if blocks is not None:
             freed = give(blocks, request, needed, state.held[request])
@@ -68,7 +68,7 @@ def _passing(requests, rule, request, computed, tokens, live):
 
 
 @njit(cache=True, nogil=True)
-def evict(requests, limits, rule, blocks, state, request, computed, tokens):
+def evict(requests, limits, rule, blocks, full, state, request, computed, tokens):
     """Evict at the end of a step what the rule says; return the tokens copied."""
     live = computed - state.offset[request] - state.dead[request]
     left = survivors(requests, rule, state, request, computed, tokens)
@@ -92,7 +92,7 @@ def evict(requests, limits, rule, blocks, state, request, computed, tokens):
     else:
         state.dead[request] += dropped
     if rule.most_slots == 0:
-        release(limits, blocks, state, request, computed - state.offset[request])
+        release(limits, blocks, full, state, request, computed - state.offset[request])
     return left if rule.mode == PACK else 0
 
 

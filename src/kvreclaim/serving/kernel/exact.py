@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from numba import njit
 
+from kvreclaim.serving.kernel.blocks import PAGES
 from kvreclaim.serving.kernel.evict import evict, release
 from kvreclaim.serving.kernel.identity import (
-    PAGES,
     cached,
     close_row,
     give,
     hashed,
+    leave,
     open_row,
     remember,
     share,
+    slide,
     take,
 )
 from kvreclaim.serving.kernel.state import (
@@ -36,7 +38,8 @@ from kvreclaim.serving.kernel.state import (
 from kvreclaim.serving.kernel.steps import (
     ALL_DONE,
     AMPLE,
-    ROWS_FULL,
+    HUNGRY,
+    WRITTEN,
     arrive,
     begin,
     blocks_for,
@@ -45,30 +48,37 @@ from kvreclaim.serving.kernel.steps import (
     end,
     first_chunk,
     fits,
+    hungry,
     next_sample,
     sample,
 )
-from kvreclaim.serving.kernel.windows import most_windowed, windowed
+from kvreclaim.serving.kernel.windows import most_held, windowed
 
 # Steps without shortage, and that free blocks last for, before the aggregated path takes over.
 CALM_STEPS = 64
 
 
 @njit(cache=True, nogil=True)
-def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
-    """Run step by step until all is done, sample rows are full, or (where it may leave) blocks abound."""
+def exact(requests, limits, costs, rule, blocks, groups, state, may_leave):
+    """Run step by step until all is done, the caller has to act, or (where it may leave) blocks abound."""
     counts, clock, queue = state.counts, state.clock, state.queue
     running, tokens, preemptions = state.running, state.tokens, state.preemptions
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output
     known, computed, held, prefilling = state.known, state.computed, state.held, state.prefilling
     finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
-    offset, dead, block_size = state.offset, state.dead, limits.block_size
-    calm = 0
+    offset, dead, behind, block_size = state.offset, state.dead, state.behind, limits.block_size
+    full, calm = 1, 0
+    if groups is not None:
+        full = groups.full
     while True:
-        if next_sample(counts, clock) <= clock[NOW] and not _sample(requests, rule, blocks, state):
-            return ROWS_FULL
+        if next_sample(counts, clock) <= clock[NOW]:
+            answer = _sample(requests, rule, blocks, state)
+            if answer != WRITTEN:
+                return answer
         if due(counts, clock, arrival):
             arrive(requests, state, clock[NOW])
+        if hungry(counts, arrival):
+            return HUNGRY
         count = before = counts[RUNNING]
         if count == 0 and counts[HEAD] == counts[TAIL]:
             if counts[ARRIVED] == arrival.size:
@@ -90,29 +100,31 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
                     filled = slots = slots - min(chunk, dead[request])
                 if rule.most_slots > 0 and offset[request] > 0:
                     slots = min(done + chunk, rule.most_slots)
-                    release(limits, blocks, state, request, slots)
-            need = 0
-            if windows is not None:
-                need = windowed(windows, done, chunk, block_size) - held[request]
-            elif slots > held[request] * block_size:
-                need = blocks_for(slots, block_size) - held[request]
+                    release(limits, blocks, full, state, request, slots)
+            more = in_windows = 0
+            if slots > held[request] * block_size:
+                more = blocks_for(slots, block_size) - held[request]
+            need = full * more
+            if groups is not None:
+                in_windows = windowed(groups, done, chunk, block_size)
+                need += in_windows - behind[request]
             while need > counts[FREE] and count > place:
                 count -= 1
                 victim = running[count]
                 if rule is not None:
                     offset[victim] = 0
                     dead[victim] = 0
-                freed = held[victim]
-                if blocks is not None:
-                    freed = give(blocks, victim, 0, held[victim])
-                    close_row(blocks, victim)
-                counts[FREE] += freed
+                counts[FREE] += _let_go(groups, blocks, full, state, victim)
                 _preempt(counts, queue, computed, held, preemptions, victim)
             if count == place:
                 break
-            if blocks is not None and need > 0:
-                take(blocks, request, held[request], held[request] + need)
-            held[request] += need
+            if groups is not None:
+                behind[request] = in_windows
+            if blocks is not None:
+                if groups is not None:
+                    slide(blocks, groups, request, done, chunk, block_size)
+                take(blocks, request, held[request], held[request] + more)
+            held[request] += more
             counts[FREE] -= need
             tokens[place] = chunk
             budget -= chunk
@@ -142,17 +154,22 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
                 whole = known[request] if limits.reserve_full_input == 1 else found + chunk
                 need = blocks_for(whole, block_size)
                 more = blocks_for(found + chunk, block_size)
-                if windows is not None:
-                    need = most_windowed(windows, whole, limits.max_tokens, block_size)
-                    more = windowed(windows, 0, chunk, block_size)
+                in_windows = 0
+                if groups is not None:
+                    need = most_held(groups, whole, limits.max_tokens, block_size)
+                    in_windows = windowed(groups, 0, chunk, block_size)
                 if not fits(limits, counts[FREE], need - hits + free_hits, count):
                     counts[BLOCKED] += 1
                     break
                 if blocks is not None:
                     open_row(blocks, request)
                     share(blocks, state, request, hits, block_size)
+                    if groups is not None:
+                        slide(blocks, groups, request, 0, chunk, block_size)
                     take(blocks, request, hits, more)
-                counts[FREE] -= more - hits + free_hits
+                if groups is not None:
+                    behind[request] = in_windows
+                counts[FREE] -= full * (more - hits) + free_hits + in_windows
                 begin(counts, clock, computed, held, prefilling, scheduled, request, found, more)
                 if blocks is not None:
                     _remember(blocks, prompt[request], request, found, found + chunk, block_size)
@@ -178,7 +195,7 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
         counts[STEPS] += 1
         counts[TOKENS] += limits.max_tokens - budget
         if rule is not None:
-            seconds += _evictions(requests, limits, costs, rule, blocks, state)
+            seconds += _evictions(requests, limits, costs, rule, blocks, full, state)
         clock[NOW] += seconds
         clock[BUSY] += seconds
         # tokens computed, and requests that have all of theirs
@@ -192,16 +209,26 @@ def exact(requests, limits, costs, rule, blocks, windows, state, may_leave):
                 if first_token[request] != first_token[request]:
                     first_token[request] = clock[NOW]
                 if known[request] == prompt[request] + output[request]:
-                    freed = held[request]
-                    if blocks is not None:
-                        freed = give(blocks, request, 0, held[request])
-                        close_row(blocks, request)
-                    counts[FREE] += freed
+                    counts[FREE] += _let_go(groups, blocks, full, state, request)
                     end(counts, clock, finish, status, request)
                     continue
             running[stay] = request
             stay += 1
         counts[RUNNING] = stay
+
+
+@njit(cache=True, nogil=True)
+def _let_go(groups, blocks, full, state, request):
+    """Take all blocks back from a request that stops running; return how many that frees."""
+    freed = full * state.held[request]
+    if groups is not None:
+        freed += state.behind[request]
+    if blocks is not None:
+        freed = give(blocks, request, 0, state.held[request])
+        if groups is not None:
+            freed += leave(blocks, groups, request)
+        close_row(blocks, request)
+    return freed
 
 
 @njit(inline="always")
@@ -224,7 +251,7 @@ def _remember(blocks, prompt, request, before, after, block_size):
 
 
 @njit(cache=True, nogil=True)
-def _evictions(requests, limits, costs, rule, blocks, state):
+def _evictions(requests, limits, costs, rule, blocks, full, state):
     """Let the rule act on the requests that get a token now and go on; return the copies' seconds."""
     running, tokens, known, prefilling = state.running, state.tokens, state.known, state.prefilling
     prompt, output, offset, dead = requests.prompt, requests.output, state.offset, state.dead
@@ -235,9 +262,9 @@ def _evictions(requests, limits, costs, rule, blocks, state):
         if computed < known[request] or computed + 1 == prompt[request] + output[request]:
             continue
         budget = rule.budget + rule.buffer + (prompt[request] if rule.protect_prompt == 1 else 0)
-        full = rule.budget > 0 and computed - offset[request] - dead[request] >= budget
-        if prefilling[request] == 1 or full:
-            moved = evict(requests, limits, rule, blocks, state, request, computed, tokens[place])
+        over = rule.budget > 0 and computed - offset[request] - dead[request] >= budget
+        if prefilling[request] == 1 or over:
+            moved = evict(requests, limits, rule, blocks, full, state, request, computed, tokens[place])
             if moved > 0:
                 seconds += costs.copy_event + costs.copy_token * moved
     return seconds

@@ -6,12 +6,14 @@ from numba import njit
 
 from kvreclaim.serving.kernel.aggregated import aggregated
 from kvreclaim.serving.kernel.exact import exact
-from kvreclaim.serving.kernel.steps import ALL_DONE, ROWS_FULL, SHORT
+from kvreclaim.serving.kernel.steps import AMPLE, SHORT
 
 
 @njit(cache=True, nogil=True)
-def run(requests, limits, costs, rule, blocks, windows, state, ring):
-    """Run until all requests are done (True), or the rows for samples are full (False: pass more, go on).
+def run(requests, limits, costs, rule, blocks, groups, state, ring):
+    """Run until all requests are done, the rows for samples are full, or the next request is wanted.
+
+    Answers `steps.ALL_DONE`, `ROWS_FULL` or `HUNGRY`; after the latter two, pass more and go on.
 
     Parameters
     ----------
@@ -21,21 +23,18 @@ def run(requests, limits, costs, rule, blocks, windows, state, ring):
         A `Rule`, or None where nothing is evicted.
     blocks
         `identity.Blocks` where it matters which block is whose, else None.
-    windows
-        int32 ``[groups]``, the window of each group of layers, 0 where it sees all; None: one group, no
-        window.
+    groups
+        `windows.Groups`, the groups of layers; None: one that sees all tokens.
     ring
         For the aggregated path, see there; empty: the exact path alone.
     """
-    if rule is not None or blocks is not None or windows is not None:
-        return exact(requests, limits, costs, rule, blocks, windows, state, False) == ALL_DONE
+    if rule is not None or blocks is not None or groups is not None:
+        return exact(requests, limits, costs, rule, blocks, groups, state, False)
     if ring.size == 0 or limits.max_seqs > limits.max_tokens:
-        return exact(requests, limits, costs, None, None, None, state, False) == ALL_DONE
+        return exact(requests, limits, costs, None, None, None, state, False)
     while True:
         answer = aggregated(requests, limits, costs, state, ring)
         if answer == SHORT:
             answer = exact(requests, limits, costs, None, None, None, state, True)
-        if answer == ALL_DONE:
-            return True
-        if answer == ROWS_FULL:
-            return False
+        if answer != AMPLE:
+            return answer

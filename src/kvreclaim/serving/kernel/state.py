@@ -33,8 +33,9 @@ Times = NDArray[np.float64]
     TOKENS,  # computed, recomputed ones included
     BLOCKED,  # steps that admitted fewer because blocks lacked
     HIT_TOKENS,  # found in the pool at admissions, and not computed
+    MORE,  # 1 while later requests of the trace are not in the arrays yet
     COUNTS,
-) = range(22)
+) = range(23)
 
 # Places in State.clock.
 NOW, INTERVAL, BUSY, CLOCKS = range(4)
@@ -106,8 +107,9 @@ class State(NamedTuple):
     """All that changes: scalars, the queues, and each request's progress and times.
 
     `known` tokens of a request are its prompt and what it generated; `computed` of them have KV pairs,
-    `offset` of which hold no slot of their own; `dead` slots are held and hold no survivor. `since` and
-    `link` belong to the aggregated path.
+    `offset` of which hold no slot of their own; `dead` slots are held and hold no survivor. `held` blocks are
+    in its table, or in that of each group of layers that sees all tokens; `behind` windows lie those of the
+    other groups, in sum. `since` and `link` belong to the aggregated path.
     """
 
     counts: NDArray[np.int64]
@@ -118,6 +120,7 @@ class State(NamedTuple):
     known: Ints
     computed: Ints
     held: Ints
+    behind: Ints
     offset: Ints
     dead: Ints
     prefilling: NDArray[np.uint8]
@@ -131,8 +134,10 @@ class State(NamedTuple):
     samples: NDArray[np.float64]
 
 
-def new_state(requests: Requests, limits: Limits, *, evicting: bool, interval: float, samples: int) -> State:
-    """Return the state before the first request; arrays that evictions need are empty without them."""
+def new_state(
+    requests: Requests, limits: Limits, *, evicting: bool, grouped: bool, interval: float, samples: int
+) -> State:
+    """Return the state before the first request; arrays for evictions or groups are empty without them."""
     count = requests.arrival.size
     counts = np.zeros(COUNTS, np.int64)
     counts[FREE] = limits.blocks
@@ -149,6 +154,7 @@ def new_state(requests: Requests, limits: Limits, *, evicting: bool, interval: f
         known=requests.prompt.copy(),
         computed=np.zeros(count, np.int32),
         held=np.zeros(count, np.int32),
+        behind=np.zeros(count if grouped else 0, np.int32),
         offset=np.zeros(evicted, np.int32),
         dead=np.zeros(evicted, np.int32),
         prefilling=np.ones(count, np.uint8),

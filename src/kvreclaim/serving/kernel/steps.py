@@ -15,6 +15,7 @@ from kvreclaim.serving.kernel.state import (
     FREE,
     HEAD,
     INTERVAL,
+    MORE,
     NOW,
     PEAK_BLOCKS,
     PEAK_RUNNING,
@@ -33,8 +34,10 @@ from kvreclaim.serving.kernel.state import (
     TAIL,
 )
 
-# What a path answers: all requests are done; the rows for samples are full; blocks lack; blocks abound.
-ALL_DONE, ROWS_FULL, SHORT, AMPLE = range(4)
+# What a path answers: all requests are done; the rows for samples are full; the last request in the arrays
+# has arrived and more are to come; blocks lack; blocks abound. `run` passes on the first three.
+ALL_DONE, ROWS_FULL, HUNGRY, SHORT, AMPLE = range(5)
+WRITTEN = -1
 
 
 @njit(inline="always")
@@ -66,6 +69,12 @@ def due(counts, clock, arrival):
 
 
 @njit(inline="always")
+def hungry(counts, arrival):
+    """Whether the next arrival is not in the arrays yet: nothing can be decided before it is."""
+    return counts[ARRIVED] == arrival.size and counts[MORE] == 1
+
+
+@njit(inline="always")
 def next_sample(counts, clock):
     """Return the time of the next sample; the first is taken one interval after the start."""
     return (counts[SAMPLED] + 1) * clock[INTERVAL]
@@ -73,13 +82,15 @@ def next_sample(counts, clock):
 
 @njit(cache=True, nogil=True)
 def sample(requests, state, running, filled, dead, pages):
-    """Write the samples that are due, of what holds since the last step; False where the rows are full."""
+    """Write the samples that are due, of what holds since the last step; answer as a path, or `WRITTEN`."""
     counts, clock = state.counts, state.clock
     while next_sample(counts, clock) <= clock[NOW]:
         if counts[SAMPLES] == state.samples.shape[0]:
-            return False
+            return ROWS_FULL
         time = next_sample(counts, clock)
         arrive(requests, state, time)
+        if hungry(counts, requests.arrival):
+            return HUNGRY
         row = state.samples[counts[SAMPLES]]
         row[S_TIME] = time
         row[S_RUNNING] = running
@@ -90,7 +101,7 @@ def sample(requests, state, running, filled, dead, pages):
         row[S_PAGES] = pages
         counts[SAMPLES] += 1
         counts[SAMPLED] += 1
-    return True
+    return WRITTEN
 
 
 @njit(inline="always")

@@ -2,71 +2,74 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
-from kvreclaim.serving.trace import LONGEST, Prefixes
+from kvreclaim.serving.trace import LONGEST
 from kvreclaim.serving.traces.kinds import Kind
 from kvreclaim.serving.traces.tables import Table, unreadable
 
-_BATCH = 1 << 20  # rows
+_BATCH = 1 << 18  # rows
 _NANO = 1e-9
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Checked rows as arrays (see `trace.Trace`)."""
+class Batch(NamedTuple):
+    """Checked rows as arrays (see `trace.Trace`); of prefix hashes, how many each has, and all of them."""
 
     arrival: NDArray[np.float64]
     prompt: NDArray[np.int32]
     output: NDArray[np.int32]
-    prefixes: Prefixes | None
-    notes: tuple[str, ...]
+    hashes: tuple[NDArray[np.int64], NDArray[np.int64]] | None
 
 
-def read_rows(table: Table, kind: Kind, requests: int | None) -> Rows:
-    """Read the rows of a table in batches: memory is bounded by the arrays and one batch.
+class Reading:
+    """One pass over the rows of a table, batch by batch.
 
-    Raises
-    ------
-    InputError
-        At the first broken row, named by its line.
+    Parameters
+    ----------
+    table, kind
+        What is read.
+    requests
+        The first so many rows only; None: all.
     """
-    lazy = table.frame if requests is None else table.frame.head(requests)
-    selected = lazy.select(*_expressions(table, kind))
-    hashes: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-    reader = _Checker(table, kind)
-    filled = 0
-    try:
-        columns = _columns(int(lazy.select(pl.len()).collect(engine="streaming").item()))
-        for batch in selected.collect_batches(chunk_size=_BATCH, maintain_order=True, engine="streaming"):
-            found: tuple[NDArray[Any], ...] = reader.check(batch)
-            if filled + found[0].size > columns[0].size:  # the count of lines missed some
-                columns = [np.resize(column, 2 * (filled + found[0].size)) for column in columns]
-            for column, part in zip(columns, found, strict=True):
-                column[filled : filled + part.size] = part
-            filled += found[0].size
-            if kind.hashes:
-                hashes.append(reader.hashes(batch))
-    except (OSError, pl.exceptions.PolarsError) as error:
-        raise unreadable(table, error) from error
-    if not filled:
-        raise InputError(f"{table.file}: holds no request; pass a trace with rows")
-    arrival, prompt, output = (column[:filled] for column in columns)
-    if not kind.ordered:
+
+    def __init__(self, table: Table, kind: Kind, requests: int | None) -> None:
+        self._table, self._kind = table, kind
+        self._frame = table.frame if requests is None else table.frame.head(requests)
+        self._checker = _Checker(table, kind)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was left out so far."""
+        return self._checker.notes
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches, none empty; `InputError` at the first broken row, named by its line."""
+        batches = (batch for batch in self._batches() if batch.arrival.size)
+        yield from batches if self._kind.ordered else _sorted(list(batches))
+
+    def _batches(self) -> Iterator[Batch]:
+        try:
+            selected = self._frame.select(*_expressions(self._table, self._kind))
+            for batch in selected.collect_batches(chunk_size=_BATCH, maintain_order=True, engine="streaming"):
+                columns = self._checker.check(batch)
+                hashes = None if self._kind.hashes is None else self._checker.hashes(batch)
+                yield Batch(*columns, hashes)
+        except (OSError, pl.exceptions.PolarsError) as error:
+            raise unreadable(self._table, error) from error
+
+
+def _sorted(batches: list[Batch]) -> Iterator[Batch]:
+    """Yield all rows in order of arrival, at once; a kind that is not in order has no hashes."""
+    if batches:
+        arrival, prompt, output = (np.concatenate([batch[place] for batch in batches]) for place in range(3))
         order = np.argsort(arrival, kind="stable")
-        arrival, prompt, output = arrival[order], prompt[order], output[order]
-    arrival -= arrival[0]
-    return Rows(arrival, prompt, output, _prefixes(kind, hashes), reader.notes)
-
-
-def _columns(rows: int) -> list[NDArray[Any]]:
-    return [np.empty(rows, np.float64), np.empty(rows, np.int32), np.empty(rows, np.int32)]
+        yield Batch(arrival[order], prompt[order], output[order], None)
 
 
 class _Checker:
@@ -170,12 +173,3 @@ def _seconds(frame: pl.LazyFrame, date: pl.Expr) -> pl.Expr:
     first = frame.head(1).select(date.alias("first").dt.epoch("ns")).collect()
     start = first.item() if first.height else None
     return (date.dt.epoch("ns") - pl.lit(start, pl.Int64)).cast(pl.Float64) * _NANO
-
-
-def _prefixes(kind: Kind, parts: list[tuple[NDArray[np.int64], NDArray[np.int64]]]) -> Prefixes | None:
-    if kind.hashes is None:
-        return None
-    lengths, values = (np.concatenate(column) for column in zip(*parts, strict=True))
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-    _, ids = np.unique(values, return_inverse=True)
-    return Prefixes(kind.block_tokens, offsets, ids.astype(np.int32))
