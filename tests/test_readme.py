@@ -98,18 +98,23 @@ def at_matched_quality():
 def in_vllm_at_matched_quality():
     """The README's table of the recorded runs in vLLM, from their files."""
     runs = list(pl.read_csv(ROOT / "results/vllm-matched/runs.csv").iter_rows(named=True))
-    yield "| policy | mode | evicts | blocks back, of 17 | at once | copied | KL seen | as predicted |"
+    yield "| policy | mode | evicts | blocks back, of 17 | copied | at once | KL seen | as predicted |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
     for run in runs:
-        each, moved = run["observed_blocks_freed"] / run["requests"], run["moved_bytes"] / 2**20
+        each, moved = (
+            run["observed_blocks_freed"] / run["requests"],
+            run["moved_bytes"] / 2**20 / run["requests"],
+        )
         named = (
             ("full cache", "", "0")
             if run["ratio"] is None
             else (f"`{run['policy']}`", run["mode"], f"{run['ratio']:.3f}")
         )
-        kl = f"{run['kl_effective'] or 0:.4f}"
+        kl = "0"
+        if run["kl_effective"] is not None:
+            kl = f"{run['kl_effective']:.4f} [{run['kl_effective_low']:.4f}, {run['kl_effective_high']:.4f}]"
         same = "yes" if run["unequal"] == "nothing" else "no"
-        cells = [*named, f"{each:g}", f"{run['observed_peak_running']}", f"{moved:.1f} MiB", kl, same]
+        cells = [*named, f"{each:.3g}", f"{moved:.1f} MiB", f"{run['observed_peak_running']}", kl, same]
         yield f"| {' | '.join(cells)} |"
 
 

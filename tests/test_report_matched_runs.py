@@ -32,8 +32,8 @@ def test_the_words_and_the_table_come_from_the_runs(tmp_path: Path) -> None:
     assert "With the full cache 2 requests run at once." in words
     assert "With packing: H2O 3 at once, 3 blocks back each." in words
     assert "Without a copy: StreamingLLM 2 at once, 1 blocks back each." in words
-    assert "At this quality TOVA, packed may evict nothing." in words
-    assert "only a bound, of those measured: StreamingLLM, whole dead blocks freed (1)." in words
+    assert "nothing may be evicted at this quality by TOVA, packed." in words
+    assert "(how many): StreamingLLM, whole dead blocks freed (1); there the budget is a bound." in words
     (table,) = matched.items
     assert isinstance(table, Table)
     assert [row[0] for row in table.rows] == [
@@ -44,7 +44,7 @@ def test_the_words_and_the_table_come_from_the_runs(tmp_path: Path) -> None:
     ]
     assert table.rows[0][1:] == ("", "all", "0", "2", "16", "0.0 MiB", "0", "✓ yes")
     assert table.rows[1][1:4] == ("72 %", "40", "3")
-    assert table.rows[1][6:8] == ("3.0 MiB", "0.0210 [0.0071, 0.0440]")
+    assert table.rows[1][6:8] == ("1.0 MiB", "0.0210 [0.0071, 0.0440]")
     assert table.rows[3][1:] == ("0 %", *"–" * 7)
     assert table.tones == ("good", "good", "good", "")
     (key,) = matched.key_numbers

@@ -85,10 +85,14 @@ class FigureView {
     this.tabulate();
   }
 
-  /** Fill the table of values, if it is open. */
+  /** Fill the table of values, if it is open; else empty it, so that it never opens on values of another chart. */
   tabulate() {
     const details = this.node.querySelector("details");
-    if (!details.open) return;
+    const place = details.querySelector(".scroll");
+    if (!details.open) {
+      place.replaceChildren();
+      return;
+    }
     const { columns } = this.chart.usermeta;
     const table = document.createElement("table");
     const head = table.createTHead().insertRow();
@@ -103,7 +107,7 @@ class FigureView {
       const line = body.insertRow();
       for (const [, field] of columns) line.insertCell().textContent = row[field] ?? "";
     }
-    details.querySelector(".scroll").replaceChildren(table);
+    place.replaceChildren(table);
   }
 }
 

@@ -6,12 +6,15 @@ from typing import Any
 
 from kvreclaim.errors import InputError
 from kvreclaim.report.folder import Folder
+from kvreclaim.report.references import REFERENCES
 from kvreclaim.report.section import KeyNumber, Section, Table
-from kvreclaim.report.sections.observed import DONE, NAMES, policy_name
+from kvreclaim.report.sections.observed import AS_PREDICTED, DONE, NAMES, kl_text, policy_name
 from kvreclaim.report.wording import listed, mebibytes, number, percent
 
+STUDY = f"The study “{REFERENCES['study'].title}”"
 Row = dict[str, Any]
 COLUMNS = ("Evicted", "May go", "Kept", "Blocks back", "At once", "Steps", "Copied", "KL", "As predicted")
+# Of a request, but for what runs at once and the steps.
 NOTHING = "–"
 
 
@@ -33,7 +36,7 @@ def build(folder: Folder) -> Section:
         prose=(_question(asked, full, budgets[0]), *_answer(found, full, asked["requests"])),
         items=(_table(found, full, asked["requests"]),),
         key_numbers=_key_numbers(found, full),
-        sources=("paged-attention", "streaming-llm", "snapkv"),
+        sources=("study", "paged-attention", "streaming-llm", "snapkv"),
     )
 
 
@@ -46,15 +49,15 @@ def _run_of(budget: Row, runs: list[Row]) -> Row | None:
 def _question(asked: Row, full: Row, budget: Row) -> str:
     these = "these" if asked.get("budgets_of_the_same_prompts") else "other"
     return (
-        "The study ends with a step that it leaves open: evict in a paged runtime, and report free blocks "
+        f"{STUDY} ends with a step that it leaves open: evict in a paged runtime, and report free blocks "
         f"and admitted requests at matched quality. Here {asked['model']} runs in "
         f"{NAMES.get(full['runtime'], full['runtime'])}: {asked['requests']} requests of "
         f"{asked['prompt_tokens']} tokens, {asked['max_tokens']} more to generate, in a pool of "
         f"{asked['pool_blocks']} blocks of {asked['block_size']}, too small on purpose. Each policy may "
-        f"evict until it does the same harm as the others: a KL of {number(budget['target_kl'])} nats to the "
-        f"full model (median over {these} prompts). Where only whole dead blocks are freed, the dead pairs "
-        "that stay are still attended: that is what its harm was measured with, and such a policy may ask "
-        "for more."
+        f"evict as much as is matched to a KL of {number(budget['target_kl'])} nats to the full model, "
+        f"prompt by prompt; its budget is the median over {these} prompts, so that the KL of single requests "
+        "lies below and above. Where only whole dead blocks are freed, the dead pairs that stay are still "
+        "attended: that is what its harm was measured with, and such a policy may ask for more."
     )
 
 
@@ -66,14 +69,17 @@ def _answer(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> tu
         part = [run for _, run in ran if (run["mode"] == "pack") is packs]
         gives = [_one(run, requests) for run in part if _back(run, requests) >= 1]
         none = [policy_name(run["policy"]) for run in part if _back(run, requests) < 1]
-        said = [*gives, f"less than one from {listed(none)}"] if none else gives
+        said = [*gives, f"less than one block, or none, from {listed(none)}"] if none else gives
         if said:
             told.append(f"{words}: {'; '.join(said)}.")
     if whole := [_name(budget) for budget, run in found if run is None]:
-        told.append(f"At this quality {listed(whole)} may evict nothing.")
+        told.append(f"On the median prompt nothing may be evicted at this quality by {listed(whole)}.")
     bounds = [f"{_name(budget)} ({budget['outside']})" for budget, _ in ran if budget["outside"]]
     if bounds:
-        told.append(f"Prompts on which the budget is only a bound, of those measured: {listed(bounds)}.")
+        told.append(
+            f"The sweep ended, or nothing could go, on some prompts (how many): {listed(bounds)}; there the "
+            "budget is a bound."
+        )
     return (" ".join(told),)
 
 
@@ -100,10 +106,9 @@ def _table(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> Tab
         title="Free blocks and admitted requests at matched quality",
         caption=(
             "Observed, one run each. May go: share of the KV pairs, the median of what prompts of this "
-            "length allow (measured). Kept: pairs of each head. Blocks back: of a request, mean. At once: "
-            "the most requests that ran in one step. KL: measured on these requests, with the pairs that "
-            "attention saw, median and range. As predicted: peaks, preemptions, blocks of each request, and "
-            "free blocks and queues at every step."
+            "length allow (measured). Kept: pairs of each head. Blocks back, copied: of a request, mean. At "
+            "once: the most requests that ran in one step. KL: measured on these requests, with the pairs "
+            f"that attention saw, median and range (n = {requests}). {AS_PREDICTED}"
         ),
         columns=COLUMNS,
         rows=tuple(rows),
@@ -125,7 +130,7 @@ def _cells(name: str, budget: Row | None, run: Row | None, requests: int) -> tup
         f"{_back(run, requests):.3g}",
         f"{run['observed_peak_running']}",
         f"{run['observed_steps']}",
-        mebibytes(run["moved_bytes"] or 0),
+        mebibytes((run["moved_bytes"] or 0) / requests),
         _kl(run),
         "✓ yes" if run["unequal"] == "nothing" else f"✗ not {run['unequal'].replace('_', ' ')}",
     )
@@ -134,7 +139,7 @@ def _cells(name: str, budget: Row | None, run: Row | None, requests: int) -> tup
 def _kl(run: Row) -> str:
     if run.get("kl_effective") is None:
         return "" if run["budget"] else "0"
-    return f"{run['kl_effective']:.4f} [{run['kl_effective_low']:.4f}, {run['kl_effective_high']:.4f}]"
+    return kl_text(run)
 
 
 def _key_numbers(found: list[tuple[Row, Row | None]], full: Row) -> tuple[KeyNumber, ...]:

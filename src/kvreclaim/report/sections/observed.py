@@ -26,6 +26,11 @@ FIGURES = {
     "blocks_freed": "Blocks freed",
     "preemptions": "Preemptions",
 }
+AS_PREDICTED = (
+    "Predicted: by the scheduler's rules (simulated); where what comes back depends on which pairs a policy "
+    "keeps, from the run's own keep masks. Compared are these figures, the blocks freed of each request, and "
+    "free blocks and queues at every step."
+)
 SERIES = ("full-cache", "evicted", "full-cache-predicted", "evicted-predicted")
 Row = dict[str, Any]
 
@@ -82,7 +87,8 @@ def _findings(runs: list[Row]) -> tuple[str, ...]:
                 f"Not as predicted: {listed([_name(run) for run in wrong])}."
                 if wrong
                 else "Peaks, preemptions, the blocks freed of every request, and free blocks and queues at "
-                "every step are as predicted: equal, not close."
+                "every step are as predicted: equal, not close. Which pairs a policy keeps is taken from the "
+                "run where the outcome depends on it."
             )
         )
     if any(run["mode"] == "pack" for run in evicted):
@@ -188,7 +194,8 @@ def _table(runs: list[Row]) -> Table:
     columns = ["Evicted"]
     for title in FIGURES.values():
         columns += [title, "Predicted"] if predicted else [title]
-    columns += ["Moved", "Equal"] if predicted else ["Moved"]
+    judged = any(run.get("kl_effective") is not None for run in runs)
+    columns += ["Moved", *(["KL"] if judged else []), *(["Equal"] if predicted else [])]
     rows = []
     for run in runs:
         cells = [_name(run)]
@@ -196,6 +203,7 @@ def _table(runs: list[Row]) -> Table:
             cells.append(_count(run[f"observed_{figure}"]))
             cells += [_count(run[f"predicted_{figure}"])] if predicted else []
         cells.append("" if run["moved_bytes"] is None else mebibytes(run["moved_bytes"]))
+        cells += [kl_text(run)] if judged else []
         cells += [_verdict(run)] if predicted else []
         rows.append(tuple(cells))
     return Table(
@@ -203,9 +211,9 @@ def _table(runs: list[Row]) -> Table:
         title="Observed, and predicted",
         caption=(
             "One run each: observed. "
+            + ("KL: of what attention saw, measured, median and range over the requests. " if judged else "")
             + (
-                "Predicted (simulated) by the scheduler's rules. Equal: these figures, the blocks freed of "
-                "each request, and free blocks and queues at every step."
+                AS_PREDICTED
                 if predicted
                 else "The rules of this runtime are not known, so nothing is predicted."
             )
@@ -215,6 +223,13 @@ def _table(runs: list[Row]) -> Table:
         numeric=frozenset(range(1, len(columns) - predicted)),
         tones=tuple(_tone(run) for run in runs) if predicted else (),
     )
+
+
+def kl_text(run: Row) -> str:
+    """Return the KL of what attention saw with its range, where it was measured."""
+    if run.get("kl_effective") is None:
+        return ""
+    return f"{run['kl_effective']:.4f} [{run['kl_effective_low']:.4f}, {run['kl_effective_high']:.4f}]"
 
 
 def _count(value: int | None) -> str:
@@ -237,10 +252,11 @@ def _key_numbers(runs: list[Row]) -> tuple[KeyNumber, ...]:
     if not evicted:
         return ()
     best = max(evicted, key=lambda run: run["observed_peak_running"])
+    harm = f", at a KL of {best['kl_effective']:.4f}" if best.get("kl_effective") is not None else ""
     return (
         KeyNumber(
             f"{best['observed_peak_running']}, not {full['observed_peak_running']}",
-            f"requests run at once in the same pool: {_name(best)}",
+            f"requests run at once in the same pool: {_name(best)}{harm}",
             f"observed in {NAMES.get(best['runtime'], best['runtime'])}, 1 run each",
         ),
     )
