@@ -101,3 +101,31 @@ def test_folders_that_do_not_fit(tmp_path):
         matched_budgets(measured(tmp_path, [row("snapkv", 0.5)], context=2048), SCENARIO)
     with pytest.raises(InputError, match="holds no matched quality"):
         matched_budgets(measured(tmp_path, [row("snapkv", "much")]), SCENARIO)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [row("snapkv", 0.5), row("snapkv", 0.5)],
+        [row("snapkv", -0.05)],
+        [row("snapkv", 1.0)],
+        [row("snapkv", float("inf"))],
+        [row("snapkv", float("nan"))],
+    ],
+    ids=["no rows", "twice", "negative", "all of it", "infinite", "nan"],
+)
+def test_numbers_that_are_no_budget(tmp_path, rows):
+    with pytest.raises(InputError, match="holds no matched quality"):
+        matched_budgets(measured(tmp_path, rows), SCENARIO)
+
+
+def test_another_model_is_refused(tmp_path):
+    folder = measured(tmp_path, [row("snapkv", 0.5)])
+    parameters = {"context": 520, "model": "models/other"}
+    (folder / "run.json").write_text(json.dumps({"command": "measure", "parameters": parameters}))
+    with pytest.raises(InputError, match="was measured on models/other: pass --model models/other"):
+        matched_budgets(folder, SCENARIO)
+    parameters["model"] = "there/here"
+    (folder / "run.json").write_text(json.dumps({"command": "measure", "parameters": parameters}))
+    assert len(matched_budgets(folder, SCENARIO)) == 1

@@ -4,7 +4,9 @@ import csv
 import json
 
 import numpy as np
+import pytest
 
+from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm import ledger
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, StepRecord
 
@@ -45,6 +47,7 @@ def test_tables_come_in_parts_and_hold_every_record_once(tmp_path, monkeypatch):
     monkeypatch.setattr(ledger, "PART", 4)
     (tmp_path / "steps-007.csv").write_text("of a longer run before")
     book = ledger.Ledger(str(tmp_path))
+    book.start()
     for number in range(1, 11):
         book.add_step(step(number), None, at_rest=number == 10)
     parts = sorted(tmp_path.glob("steps-*.csv"))
@@ -56,6 +59,7 @@ def test_tables_come_in_parts_and_hold_every_record_once(tmp_path, monkeypatch):
 
 def test_totals_are_sums(tmp_path):
     book = ledger.Ledger(str(tmp_path))
+    book.start()
     assert ledger.read_counters(str(tmp_path)) == ledger.Counters()
     for seconds in (0.0015, 0.3, 100.0):
         book.add_eviction(eviction(1, seconds))
@@ -79,6 +83,7 @@ def test_totals_are_sums(tmp_path):
 def test_without_a_folder_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     book = ledger.Ledger(None)
+    book.start()
     book.add_eviction(eviction(1, 0.1))
     book.add_step(step(1), None, at_rest=True)
     assert book.counters.evictions == 1
@@ -99,3 +104,16 @@ def test_a_run_sums_up():
     assert run.moved_bytes == 80
     empty = ObservedRun([], [], [], 10, 32, 0.0)
     assert (empty.peak_running, empty.preemptions, empty.free_blocks_end) == (0, 0, 10)
+
+
+def test_only_an_earlier_engine_s_tables_give_way(tmp_path):
+    kept = ("steps-mine.csv", "evictions-2025.csv.bak", "notes-1.csv")
+    for name in (*kept, "steps-000.csv", "evictions-1000.csv"):
+        (tmp_path / name).write_text("a\n1\n")
+    book = ledger.Ledger(str(tmp_path))
+    assert (tmp_path / "steps-000.csv").exists()  # until the engine is there
+    book.start()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, ledger.COUNTERS])
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(InputError, match="holds the results of a command; pass another folder"):
+        ledger.Ledger(str(tmp_path))

@@ -30,7 +30,7 @@ def test_the_environment_may_be_silent(monkeypatch):
         ("{", "not JSON"),
         ("[1]", "pass a JSON object"),
         ({}, "names no policy"),
-        ({"policy": "snapkv", "budget": 128, "speed": 1}, "has no speed"),
+        ({"policy": "snapkv", "budget": 128, "speed": 1}, "has no 'speed'"),
         ({"policy": "lru", "budget": 128}, "policy is 'lru'"),
         ({"policy": "snapkv"}, "needs a budget"),
         ({"policy": "knorm", "budget": 0}, "at least 1"),
@@ -101,3 +101,23 @@ def test_without_the_option_the_plugin_imports_nothing():
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 100_000, "is not JSON"),
+        (json.dumps({"policy": "knorm", "budget": 9, "a\nb": 1}), r"has no 'a\\nb'"),
+        (json.dumps({"policy": "pyramidkv", "budget": 128, "beta": "x"}), "beta is 'x'"),
+        (json.dumps({"policy": "pyramidkv", "budget": 128, "beta": [1]}), "beta is"),
+        (json.dumps({"policy": "knorm", "budget": 9, "records": "a\0b"}), "records is"),
+        (json.dumps({"policy": "knorm", "budget": 9, "records": ""}), "records is ''"),
+        (json.dumps({"policy": "keep-mask", "masks": "m" * 5000}), "no such file"),
+        (json.dumps({"policy": "snapkv", "budget": 65, "kernel": 1_000_000_001}), "at most 1001"),
+    ],
+    ids=["nested", "two lines", "text", "list", "nul", "empty", "long name", "kernel"],
+)
+def test_odd_values_are_refused_in_one_line(text, says):
+    with pytest.raises(InputError, match=says) as refusal:
+        parse(text)
+    assert "\n" not in str(refusal.value)

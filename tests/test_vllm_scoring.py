@@ -174,3 +174,14 @@ def test_the_latest_queries_are_remembered(chunks):
     found, at = row.latest_queries(0)
     assert sorted(at.tolist()) == list(range(max(0, computed - window), computed))
     assert found.flatten().tolist() == at.tolist()
+
+
+def test_a_query_whose_pairs_are_all_gone_pays_nothing():
+    """A remembered query may be older than every pair that was kept since."""
+    queries, _, keys, _, _, seen = drawn(0, 8, 4)
+    at, positions = torch.tensor([2, 3, 11, 12]), torch.arange(5, 13).repeat(KV_HEADS, 1)
+    found = scoring.window_attention(queries, at, keys.transpose(1, 2), positions, seen | True, SCALE)
+    latest = scoring.window_attention(
+        queries[2:], at[2:], keys.transpose(1, 2), positions, seen | True, SCALE
+    )
+    torch.testing.assert_close(found, latest / 2)

@@ -177,3 +177,59 @@ def test_tables_and_metrics(engine, prompts, tmp_path):
     assert read("kvreclaim_evict_seconds_count") == len(run.evictions)
     took = sum(record.seconds + record.score_seconds for record in run.evictions)
     assert read("kvreclaim_evict_seconds_sum") == pytest.approx(took)
+
+
+def test_options_that_are_refused_change_nothing(engine, prompts, tmp_path):
+    file, alien = tmp_path / "masks.npz", tmp_path / "alien.npz"
+    keep = np.ones((30, 3, len(prompts[2])), np.bool_)
+    keep[..., :40] = False
+    save_keep_masks(file, [KeepMask(keep, "whole")])
+    save_keep_masks(alien, [KeepMask(np.ones((2, 3, 50), np.bool_), "other")])
+    engine.configure(Options("keep-mask", masks=str(file)))
+    with pytest.raises(InputError, match="2 layers and 3 KV heads"):
+        engine.configure(Options("keep-mask", masks=str(alien)))
+    with pytest.raises(InputError):
+        engine.configure(Options("snapkv", 128, records="/proc/none"))
+    from vllm import SamplingParams
+
+    engine.llm.generate([{"prompt_token_ids": prompts[2]}], SamplingParams(max_tokens=2), use_tqdm=False)
+    half = engine.llm.llm_engine.engine_core.engine_core.scheduler.kvreclaim
+    assert half._options.policy == "keep-mask"
+    assert engine.free_blocks() == engine.pool_blocks
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count", "says"),
+    [
+        ([1] * 1020, 10, "are 1030: pass at most 1024"),
+        ([1, -2], 2, "no token id: pass whole numbers below"),
+        ([1, 10**7], 2, "no token id"),
+        (["a"], 2, "no token id"),
+        ([], 2, "none of them empty"),
+    ],
+    ids=["long", "negative", "large", "text", "empty"],
+)
+def test_prompts_that_can_t_run_are_refused_before_any_is_queued(engine, prompts, prompt, count, says):
+    with pytest.raises(InputError, match=says):
+        engine.run([prompts[2], prompt], Options("none"), count)
+    assert not engine.llm.llm_engine.has_unfinished_requests()
+
+
+def test_a_run_that_fails_leaves_an_engine_at_rest(engine, prompts):
+    def fail(step, _):
+        if step == 2:
+            raise KeyError("of the caller")
+
+    with pytest.raises(KeyError):
+        engine.run(prompts[:2], KNORM, 8, after_step=fail)
+    assert engine.free_blocks() == engine.pool_blocks
+    assert engine.run(prompts[2:], KNORM, 3).free_blocks_end == engine.pool_blocks
+
+
+def test_what_vllm_itself_refuses_is_one_line():
+    from kvreclaim.runtimes.vllm.engine import Engine
+
+    for model, settings in (("/nope", {}), (str(MODEL), {"max_model_len": 10**6})):
+        with pytest.raises(InputError, match=r"^vLLM refuses .* or the settings: .") as refusal:
+            Engine(model, pool_blocks=9, **settings)
+        assert "\n" not in str(refusal.value)

@@ -42,6 +42,12 @@ def observe(
         If vLLM is missing or not supported, refuses the settings, or an option does not fit the model.
     """
     _check(chosen)
+    for options in chosen:
+        if options.budget is not None and options.budget >= scenario.request_tokens:
+            raise InputError(
+                f"budget {options.budget} is never exceeded by requests of {scenario.request_tokens} tokens: "
+                "pass less"
+            )
     with Engine(
         scenario.path,
         pool_blocks=scenario.pool_blocks,

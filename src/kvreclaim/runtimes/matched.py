@@ -6,8 +6,9 @@ import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from os import PathLike
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from kvreclaim.errors import InputError
@@ -74,6 +75,9 @@ class MatchedBudget:
     outside: int
 
 
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error)
+
+
 def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[MatchedBudget]:
     """Return the budget of each policy of a folder that ``kvreclaim measure`` wrote, at matched quality.
 
@@ -100,12 +104,17 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
         if run["command"] != "measure":
             raise ValueError("of another command")
         found = [_budget(row, scenario) for row in rows]
+        if not found or len({row["policy"] for row in rows}) < len(rows):
+            raise ValueError("no row, or two of one policy")
+        model = run["parameters"].get("model", scenario.model)
     except InputError:
         raise
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except _DAMAGED as error:
         raise InputError(
             f"{path} holds no matched quality: pass a folder that kvreclaim measure wrote"
         ) from error
+    if PurePath(model).name != PurePath(scenario.model).name:
+        raise InputError(f"{path} was measured on {model}: pass --model {model}, or measure {scenario.model}")
     if context != scenario.prompt_tokens:
         raise InputError(
             f"{path} was measured on prompts of {context} tokens: pass --prompt-tokens {context}, or measure "
@@ -144,14 +153,16 @@ def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> No
 
 def _budget(row: dict[str, Any], scenario: Scenario) -> MatchedBudget:
     policy, chosen = _options(row["policy"], scenario)
-    ratio = float(row["ratio"])
+    ratio, target = float(row["ratio"]), float(row["target_kl"])
+    if not 0 <= ratio < 1 or not 0 <= target < inf:
+        raise ValueError("no ratio, or no KL")
     budget = int(scenario.prompt_tokens * (1 - ratio))  # as a press counts
     if policy in ALIGNED:
         budget = _whole(budget, scenario)
     return MatchedBudget(
         options=Options(policy, budget=budget, **chosen),
         ratio=ratio,
-        target_kl=float(row["target_kl"]),
+        target_kl=target,
         outside=int(row["below"]) + int(row["above"]),
     )
 

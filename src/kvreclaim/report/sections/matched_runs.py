@@ -29,6 +29,9 @@ def build(folder: Folder) -> Section:
         )
     full = runs[0]
     found = [(budget, _run_of(budget, runs[1:])) for budget in budgets]
+    for budget, run in found:
+        if run is None and budget["budget"] != asked["prompt_tokens"]:  # all is kept: then there is none
+            raise InputError(f"{folder.path} has no run of {_name(budget)}: run the command again")
     return Section(
         id="matched",
         title=f"In {NAMES.get(full['runtime'], full['runtime'])}, at matched quality",

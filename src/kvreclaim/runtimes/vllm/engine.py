@@ -22,6 +22,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from numbers import Integral
 from types import TracebackType
 from typing import Any
 
@@ -145,6 +146,10 @@ class Engine:
                 num_gpu_blocks_override=pool_blocks + 1,
                 **{"enforce_eager": True, "disable_log_stats": True, **settings},
             )
+        except InputError:
+            raise
+        except (ValueError, OSError) as error:  # vLLM's, pydantic's and the hub's refusals
+            raise InputError(f"vLLM refuses {model} or the settings: {_reason(error)}") from error
         finally:
             os.environ.pop(VARIABLE)
             if before is not None:
@@ -199,8 +204,8 @@ class Engine:
         """
         from vllm import SamplingParams
 
-        if not prompts or not all(prompts):
-            raise InputError("pass at least one prompt, none of them empty")
+        count = positive_int(max_tokens, "max_tokens")
+        self._check(prompts, count)
         self.configure(options)
         limit = self._core.scheduler.scheduler_config.max_num_batched_tokens
         if tokens_per_step is not None:
@@ -208,24 +213,42 @@ class Engine:
         self._core.scheduler.max_num_scheduled_tokens = positive_int(limit, "tokens_per_step")
         self._runs += 1
         watch = _Watch(self._core.scheduler.kvreclaim)
-        count = positive_int(max_tokens, "max_tokens")
         sampling = SamplingParams(temperature=0.0, max_tokens=count, ignore_eos=True)
         engine, finished = self._llm.llm_engine, {}
         started = time.perf_counter()
         for number, prompt in enumerate(prompts):
             engine.add_request(f"{self._runs}.{number}", {"prompt_token_ids": list(prompt)}, sampling)
-        with watch:
-            while engine.has_unfinished_requests():
-                for output in engine.step():
-                    if output.finished:
-                        finished[output.request_id] = output
-                if after_step is not None:
-                    after_step(len(watch.steps), self)
+        try:
+            with watch:
+                while engine.has_unfinished_requests():
+                    for output in engine.step():
+                        if output.finished:
+                            finished[output.request_id] = output
+                    if after_step is not None:
+                        after_step(len(watch.steps), self)
+        except BaseException:
+            engine.abort_request([f"{self._runs}.{number}" for number in range(len(prompts))])
+            raise
         seconds = time.perf_counter() - started
         outputs = [
             _as_output(finished, f"{self._runs}.{number}", prompt) for number, prompt in enumerate(prompts)
         ]
         return ObservedRun(watch.steps, watch.evictions, outputs, self.pool_blocks, self.block_size, seconds)
+
+    def _check(self, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+        """Refuse prompts that vLLM would refuse or cut short once some of them are queued."""
+        config = self._llm.llm_engine.vllm_config.model_config
+        if not prompts or not all(len(prompt) for prompt in prompts):
+            raise InputError("pass at least one prompt, none of them empty")
+        longest, vocabulary = max(map(len, prompts)) + max_tokens, config.get_vocab_size()
+        if longest > config.max_model_len:
+            raise InputError(
+                f"a prompt and its {max_tokens} tokens are {longest}: pass at most {config.max_model_len}, "
+                "or a larger max_model_len"
+            )
+        for prompt in prompts:
+            if not all(isinstance(token, Integral) and 0 <= token < vocabulary for token in prompt):
+                raise InputError(f"a prompt holds what is no token id: pass whole numbers below {vocabulary}")
 
     def abort(self, number: int) -> None:
         """Abort a prompt of the run that is going on, by its place among the prompts."""
@@ -246,6 +269,13 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line of what a library says of a refusal."""
+    details = getattr(error, "errors", None)  # pydantic's
+    told = str(details()[0]["msg"]) if callable(details) else str(error)
+    return (told.strip().splitlines() or [type(error).__name__])[0]
 
 
 class _Watch:

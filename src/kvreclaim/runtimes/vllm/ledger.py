@@ -7,10 +7,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from kvreclaim.errors import InputError
 from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.runtimes.vllm.records import (
     EVICTION_COLUMNS,
@@ -27,6 +29,7 @@ FLUSH = 500
 """Steps after which the tables are written, if the engine has not come to rest before."""
 
 COUNTERS = "counters.json"
+_PART_NAME = re.compile(r"(steps|evictions)-\d{3,}\.csv")
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Upper ends, in seconds, of the histogram of evictions."""
 
@@ -113,6 +116,11 @@ class Ledger:
         Told of each record; add and remove at will.
     counters
         The totals.
+
+    Raises
+    ------
+    InputError
+        If there can be no such folder, or a command's results lie in it.
     """
 
     def __init__(self, folder: str | None) -> None:
@@ -122,9 +130,14 @@ class Ledger:
         self._steps = _Table("steps", STEP_COLUMNS)
         self._evictions = _Table("evictions", EVICTION_COLUMNS)
         self._since_flush = 0
+        if self._folder is not None and (self._folder.path / "run.json").exists():
+            raise InputError(f"records {folder}: holds the results of a command; pass another folder")
+
+    def start(self) -> None:
+        """Take the folder over: an earlier engine's tables go, and the totals stand at 0."""
         if self._folder is not None:
-            for name in ("steps", "evictions"):  # a longer run's later parts are none of this one's
-                for old in self._folder.path.glob(f"{name}-*.csv"):
+            for old in self._folder.path.glob("*-*.csv"):
+                if _PART_NAME.fullmatch(old.name):  # a longer run's later parts are none of this one's
                     old.unlink()
         self._write_counters()
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,10 @@ VARIABLE = "KVRECLAIM_VLLM"
 
 POLICIES = ("none", "streaming-llm", *OF_POLICY, *CHOOSING, "random", "keep-mask")
 MODES = ("free", "pack", "mask", "compact")
+
+
+LONGEST_KERNEL = 1001
+"""Of what smooths scores along the sequence."""
 
 
 @dataclass(frozen=True)
@@ -192,10 +197,12 @@ class Options:
                 raise InputError(f"policy {self.policy} has scores of its own, or none: leave out scores")
         if self.window is not None:
             positive_int(self.window, "window")
-        if self.kernel is not None and positive_int(self.kernel, "kernel") % 2 == 0:
-            raise InputError(f"kernel is {self.kernel}: pass an odd length")
-        if self.policy == "pyramidkv" and not self.pyramid >= 1:
-            raise InputError(f"beta is {self.beta}: pass a number of at least 1")
+        if self.kernel is not None and (
+            positive_int(self.kernel, "kernel") % 2 == 0 or self.kernel > LONGEST_KERNEL
+        ):
+            raise InputError(f"kernel is {self.kernel}: pass an odd length of at most {LONGEST_KERNEL}")
+        if not _is_number(self.pyramid) or (self.policy == "pyramidkv" and self.pyramid < 1):
+            raise InputError(f"beta is {self.beta!r}: pass a number of at least 1")
         if self.policy in JOINT:
             self.joint()
 
@@ -250,12 +257,12 @@ class Options:
                 "TriAttention's scores and centres go together: pass the file of kvreclaim calibrate queries"
             )
         for name in ("centres", "masks", "records"):
-            if not isinstance(getattr(self, name), str | None):
-                raise InputError(f"{name} is {getattr(self, name)!r}: pass a path")
+            if not _may_be_path(getattr(self, name)):
+                raise InputError(f"{name} is {getattr(self, name)!r:.80}: pass a path")
         for name in ("centres", "masks"):
             given = getattr(self, name)
-            if given is not None and not Path(given).is_file():
-                raise InputError(f"{name} {given}: no such file")
+            if given is not None and not _is_file(given):
+                raise InputError(f"{name} {given:.80}: no such file")
 
 
 def parse(text: str) -> Options:
@@ -268,7 +275,7 @@ def parse(text: str) -> Options:
     """
     try:
         given = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{VARIABLE} is not JSON ({error})") from error
     if not isinstance(given, dict):
         raise InputError(f"{VARIABLE}: pass a JSON object, such as " + '{"policy": "snapkv", "budget": 128}')
@@ -279,7 +286,7 @@ def from_mapping(given: Mapping[str, Any]) -> Options:
     """Return the option of named values; errors as `parse`."""
     names = [field.name for field in fields(Options)]
     if unknown := sorted(set(given) - set(names)):
-        raise InputError(f"{VARIABLE} has no {', '.join(map(str, unknown))}: pass {', '.join(names)}")
+        raise InputError(f"{VARIABLE} has no {', '.join(map(repr, unknown))}: pass {', '.join(names)}")
     if "policy" not in given:
         raise InputError(f"{VARIABLE} names no policy: pass one of {', '.join(POLICIES)}")
     return Options(**given)
@@ -294,6 +301,24 @@ def from_environment() -> Options | None:
 def prompt_name(token_ids: list[int] | tuple[int, ...]) -> str:
     """Return the name of a prompt's mask in a file of several: a digest of its token ids."""
     return sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+
+
+def _may_be_path(value: object) -> bool:
+    """Return whether a value is None or a text that some file could be named."""
+    if value is None:
+        return True
+    return isinstance(value, str) and value != "" and "\0" not in value and value.isprintable()
+
+
+def _is_file(path: str) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # such as a name too long
+        return False
 
 
 def _one_of(value: object, known: tuple[str, ...], what: str) -> None:

@@ -60,6 +60,7 @@ class SchedulerHalf:
         self._prefilled: set[str] = set()
         self._scheduled: set[str] = set()
         self.ledger = Ledger(options.records)
+        self.ledger.start()
         self.step = 0
         self.preemptions = 0
         self._wrap()
@@ -74,10 +75,11 @@ class SchedulerHalf:
         """
         if self._scheduler.has_unfinished_requests():
             raise InputError("requests are running: set other options when the engine is at rest")
-        call("kvreclaim_configure", args=(options.as_json(),))
-        listeners, self.ledger = self.ledger.listeners, Ledger(options.records)
-        self.ledger.listeners = listeners
-        self._options = options
+        ledger = Ledger(options.records)
+        call("kvreclaim_configure", args=(options.as_json(),))  # which changes nothing if it refuses
+        ledger.listeners = self.ledger.listeners
+        self.ledger, self._options = ledger, options
+        ledger.start()
 
     def after_step(self, call: Call) -> None:
         """Evict from the requests that are due, and record the step; nothing where nothing was scheduled."""

@@ -41,7 +41,10 @@ def window_attention(
         Factor on the dot products.
     """
     logits = _logits(queries, query_positions, keys, key_positions, seen, scale)
-    return logits.softmax(-1).mean(2)
+    weights = logits.softmax(-1)
+    if key_positions is not None:  # all that came before a remembered query may have been evicted since
+        weights.masked_fill_(logits.amax(-1, keepdim=True) == -torch.inf, 0.0)
+    return weights.mean(2)
 
 
 def add_received_attention(

@@ -88,16 +88,16 @@ class WorkerHalf:
     def configure(self, options: Options) -> None:
         """Set what is evicted from now on."""
         check_blocks(options, self._table.block_size)
-        self._masks = None
+        masks = None
         if options.masks is not None:
-            self._masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
-        set_centres(self._hooks, options.centres, self._shape)
+            masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
         limit = options.copy_budget
         if options.mode == "compact" and limit is not None and limit < self._token_bytes:
             raise InputError(
                 f"copy_budget {limit} moves no token of this model: pass at least {self._token_bytes}"
             )
-        self._options = options
+        set_centres(self._hooks, options.centres, self._shape)
+        self._options, self._masks = options, masks
         for hook in self._hooks:
             hook.options, hook.rows = options, []
 
