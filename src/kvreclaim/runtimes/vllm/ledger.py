@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kvreclaim.errors import InputError
-from kvreclaim.results import ResultsFolder, as_csv
+from kvreclaim.results import ResultsFolder, as_csv, check_writable
 from kvreclaim.runtimes.vllm.records import (
     EVICTION_COLUMNS,
     STEP_COLUMNS,
@@ -130,8 +130,10 @@ class Ledger:
         self._steps = _Table("steps", STEP_COLUMNS)
         self._evictions = _Table("evictions", EVICTION_COLUMNS)
         self._since_flush = 0
-        if self._folder is not None and (self._folder.path / "run.json").exists():
-            raise InputError(f"records {folder}: holds the results of a command; pass another folder")
+        if self._folder is not None:
+            if (self._folder.path / "run.json").exists():
+                raise InputError(f"records {folder}: holds the results of a command; pass another folder")
+            check_writable(self._folder.place(COUNTERS))
 
     def start(self) -> None:
         """Take the folder over: an earlier engine's tables go, and the totals stand at 0."""
