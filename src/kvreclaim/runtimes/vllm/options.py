@@ -7,8 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
-from math import isfinite
-from pathlib import Path
 from typing import Any
 
 from kvreclaim import policies
@@ -26,6 +24,7 @@ from kvreclaim.runtimes.vllm.kinds import (
     WINDOWED,
     Scorer,
 )
+from kvreclaim.runtimes.vllm.values import is_file, is_number, may_be_path, one_of
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
 VARIABLE = "KVRECLAIM_VLLM"
@@ -127,8 +126,8 @@ class Options:
     record_masks: bool = False
 
     def __post_init__(self) -> None:
-        _one_of(self.policy, POLICIES, "policy")
-        _one_of(self.mode, MODES, "mode")
+        one_of(self.policy, POLICIES, "policy")
+        one_of(self.mode, MODES, "mode")
         for name in ("sinks", "seed"):
             non_negative_int(getattr(self, name), name)
         for name in ("recent_share", "attention_share", "alpha"):
@@ -192,7 +191,7 @@ class Options:
 
     def _check_scores(self) -> None:
         if self.scores is not None:
-            _one_of(self.scores, tuple(SCORERS), "scores")
+            one_of(self.scores, tuple(SCORERS), "scores")
             if self.policy not in CHOOSING:
                 raise InputError(f"policy {self.policy} has scores of its own, or none: leave out scores")
         if self.window is not None:
@@ -201,7 +200,7 @@ class Options:
             positive_int(self.kernel, "kernel") % 2 == 0 or self.kernel > LONGEST_KERNEL
         ):
             raise InputError(f"kernel is {self.kernel}: pass an odd length of at most {LONGEST_KERNEL}")
-        if not _is_number(self.pyramid) or (self.policy == "pyramidkv" and self.pyramid < 1):
+        if not is_number(self.pyramid) or (self.policy == "pyramidkv" and self.pyramid < 1):
             raise InputError(f"beta is {self.beta!r}: pass a number of at least 1")
         if self.policy in JOINT:
             self.joint()
@@ -257,11 +256,11 @@ class Options:
                 "TriAttention's scores and centres go together: pass the file of kvreclaim calibrate queries"
             )
         for name in ("centres", "masks", "records"):
-            if not _may_be_path(getattr(self, name)):
+            if not may_be_path(getattr(self, name)):
                 raise InputError(f"{name} is {getattr(self, name)!r:.80}: pass a path")
         for name in ("centres", "masks"):
             given = getattr(self, name)
-            if given is not None and not _is_file(given):
+            if given is not None and not is_file(given):
                 raise InputError(f"{name} {given:.80}: no such file")
 
 
@@ -301,26 +300,3 @@ def from_environment() -> Options | None:
 def prompt_name(token_ids: list[int] | tuple[int, ...]) -> str:
     """Return the name of a prompt's mask in a file of several: a digest of its token ids."""
     return sha256(",".join(map(str, token_ids)).encode()).hexdigest()[:16]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
-
-
-def _may_be_path(value: object) -> bool:
-    """Return whether a value is None or a text that some file could be named."""
-    if value is None:
-        return True
-    return isinstance(value, str) and value != "" and "\0" not in value and value.isprintable()
-
-
-def _is_file(path: str) -> bool:
-    try:
-        return Path(path).is_file()
-    except OSError:  # such as a name too long
-        return False
-
-
-def _one_of(value: object, known: tuple[str, ...], what: str) -> None:
-    if value not in known:
-        raise InputError(f"{what} is {value!r}: pass one of {', '.join(known)}")
