@@ -140,6 +140,23 @@ def test_buttons_answer_the_space_bar(page: Any) -> None:
     assert entry.get_attribute("aria-pressed") == "true"
 
 
+# The line of links
+
+
+@pytest.mark.parametrize("width", ["opened", "narrow"])
+def test_the_links_stay_in_sight_and_say_where_one_is(request: pytest.FixtureRequest, width: str) -> None:
+    page = request.getfixturevalue(width).page
+    for section in ("shapes", "admission"):
+        page.locator(f"#{section}").evaluate("node => node.scrollIntoView({ behavior: 'instant' })")
+        current = page.locator("nav a[aria-current='true']")
+        current.and_(page.locator(f"[href='#{section}']")).wait_for()
+        assert current.count() == 1
+        box = current.bounding_box()
+        assert 0 <= box["y"] <= 20
+        assert 0 <= box["x"] <= page.viewport_size["width"] - 50
+    page.evaluate("scrollTo({ top: 0, behavior: 'instant' })")
+
+
 # Widths, themes, paper
 
 

@@ -150,11 +150,28 @@ function watchControls(views) {
   }
 }
 
+/** Mark the section under the line of links, and keep its link in sight. */
+function watchSections() {
+  const line = document.querySelector("nav");
+  const list = line.querySelector("ol");
+  const links = [...list.querySelectorAll("a")];
+  const sections = links.map((link) => document.getElementById(link.hash.slice(1)));
+  const there = new Set();
+  const observer = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) there[isIntersecting ? "add" : "delete"](target);
+    const current = links[sections.findLastIndex((section) => there.has(section))];
+    for (const link of links) link.setAttribute("aria-current", String(link === current));
+    if (current) list.scrollLeft += current.getBoundingClientRect().left - list.getBoundingClientRect().left - 24;
+  }, { rootMargin: `-${line.offsetHeight}px 0px -80% 0px` });
+  for (const section of sections) observer.observe(section);
+}
+
 async function start() {
   const views = Object.entries(pageData.figures).map(
     ([id, figure]) => new FigureView(document.getElementById(id), figure),
   );
   watchTheme(views);
+  watchSections();
   watchControls(views);
   for (const [id, maps] of Object.entries(pageData.blockMaps)) new BlockMapView(document.getElementById(id), maps);
   for (const view of views) await view.draw();
