@@ -32,7 +32,8 @@ Policies = Annotated[
     typer.Option(
         "--policy",
         metavar="POLICY",
-        help="What is evicted, such as snapkv; may be repeated. The full cache is always observed.",
+        help="What is evicted, such as snapkv or block-joint:last-queries; may be repeated. The full cache "
+        "is always observed.",
         show_default="; ".join(f"{' '.join(chosen)} ({runtime})" for runtime, chosen in POLICIES.items()),
     ),
 ]
@@ -59,6 +60,13 @@ Matched = Annotated[
         help="A folder of `kvreclaim measure`, instead: its policies, at the budgets of matched quality.",
     ),
 ]
+Centres = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="For TriAttention's scores: the model's query centres, of `kvreclaim calibrate queries`.",
+    ),
+]
 PoolBlocks = Annotated[int, typer.Option(metavar="BLOCKS", help="Usable blocks: small, on purpose.")]
 BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a block; on a CPU 32.")]
 Requests = Annotated[int, typer.Option(metavar="N", help="Requests, all there at once.")]
@@ -79,6 +87,7 @@ def observe_command(
     modes: Modes = None,
     buffer: Buffer = None,
     matched: Matched = None,
+    centres: Centres = None,
     pool_blocks: PoolBlocks = Scenario.pool_blocks,
     block_size: BlockSize = Scenario.block_size,
     requests: Requests = Scenario.requests,
@@ -111,13 +120,17 @@ def observe_command(
     folder.claim("observe")
     chosen, budgets = policies or POLICIES[runtime], None
     if matched is not None:
-        if runtime != "vllm" or policies or modes or buffer is not None:
-            raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
+        if runtime != "vllm" or policies or modes or buffer is not None or centres is not None:
+            raise InputError(
+                "--matched says what vLLM evicts: leave out --policy, --mode, --buffer and --centres"
+            )
         budgets = matched_budgets(matched, scenario)
         observations = _at_matched_quality(scenario, budgets)
     elif runtime == "vllm":
-        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer))
+        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer, centres))
     else:
+        if centres is not None:
+            raise InputError("OpenVINO scores by itself: leave out --centres")
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
     if matched is not None:
@@ -132,9 +145,9 @@ def observe_command(
     emit_json(json, [seen.to_dict(scenario) for seen in observations])
     screen = console(json)
     screen.print(observed_table(scenario, observations), "", sep="\n")
-    whole = [one.options for one in budgets or () if one.options.budget == prompt_tokens]
+    whole = [one for one in budgets or () if one.options.budget == prompt_tokens]
     if whole:
-        named = ", ".join(f"{options.policy} {options.mode}" for options in whole)
+        named = ", ".join(f"{one.name} {one.options.mode}" for one in whole)
         screen.print(f"may evict nothing at this quality: {named}")
     screen.print(f"wrote {out}: runs, steps, evictions and run.json")
 
@@ -148,11 +161,21 @@ def _directory_of(model: str) -> str | None:
     return str(fetched[model]) if model in fetched else None
 
 
-def _options(policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None) -> list[Options]:
+def _options(
+    policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None, centres: str | None
+) -> list[Options]:
     """Return every policy in every mode; what does not go together is refused before anything starts."""
+    from kvreclaim.runtimes.vllm.kinds import scored_by
+    from kvreclaim.runtimes.vllm.naming import options_of
     from kvreclaim.runtimes.vllm.options import Options
 
-    return [Options(policy, budget=budget, mode=mode, buffer=buffer) for policy in policies for mode in modes]
+    named = [options_of(policy) for policy in policies]
+    looking = [one for one in named if scored_by(one["policy"], one.get("scores")) == "triattention"]
+    if centres is not None and not looking:
+        raise InputError("--centres is for TriAttention's scores: pass --policy triattention")
+    for one in looking:
+        one["centres"] = centres
+    return [Options(**one, budget=budget, mode=mode, buffer=buffer) for one in named for mode in modes]
 
 
 def _at_matched_quality(scenario: Scenario, budgets: Sequence[MatchedBudget]) -> list[Observation]:
