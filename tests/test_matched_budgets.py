@@ -71,6 +71,28 @@ def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
     ]
 
 
+def test_triattention_takes_the_centres_of_the_model(tmp_path):
+    file = tmp_path / "centres.npz"
+    file.touch()
+    rows = [
+        row("triattention", 0.5),
+        row("effective:block_size=32:triattention", 0.5),
+        row("block-joint:block_size=32:recent=96:triattention:recent=64", 0.5),
+        row("snapkv", 0.5),
+    ]
+    folder = measured(tmp_path, rows)
+    found = [budget.options for budget in matched_budgets(folder, SCENARIO, str(file))]
+    joint = {"scores": "triattention", "recent": 96, "window": 64}
+    assert found == [
+        Options("triattention", 260, centres=str(file)),
+        Options("triattention", 260, "free", centres=str(file)),
+        Options("block-joint", 264, "free", centres=str(file), **joint),
+        Options("snapkv", 260),
+    ]
+    with pytest.raises(InputError, match="^triattention wants the model's query centres: pass --centres"):
+        matched_budgets(folder, SCENARIO)
+
+
 @pytest.mark.parametrize(
     "policy, said",
     [

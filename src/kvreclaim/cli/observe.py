@@ -59,6 +59,14 @@ Matched = Annotated[
         help="A folder of `kvreclaim measure`, instead: its policies, at the budgets of matched quality.",
     ),
 ]
+Centres = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="For TriAttention's scores: the file that `kvreclaim calibrate queries` wrote.",
+        show_default="none",
+    ),
+]
 PoolBlocks = Annotated[int, typer.Option(metavar="BLOCKS", help="Usable blocks: small, on purpose.")]
 BlockSize = Annotated[int, typer.Option(metavar="TOKENS", help="Tokens of a block; on a CPU 32.")]
 Requests = Annotated[int, typer.Option(metavar="N", help="Requests, all there at once.")]
@@ -79,6 +87,7 @@ def observe_command(
     modes: Modes = None,
     buffer: Buffer = None,
     matched: Matched = None,
+    centres: Centres = None,
     pool_blocks: PoolBlocks = Scenario.pool_blocks,
     block_size: BlockSize = Scenario.block_size,
     requests: Requests = Scenario.requests,
@@ -107,16 +116,18 @@ def observe_command(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
     )
+    chosen, budgets = policies or POLICIES[runtime], None
+    if centres is not None and matched is None and "triattention" not in chosen:
+        raise InputError("--centres is for TriAttention's scores: pass --policy triattention, or leave it out")
     folder = ResultsFolder(out)
     folder.claim("observe")
-    chosen, budgets = policies or POLICIES[runtime], None
     if matched is not None:
         if runtime != "vllm" or policies or modes or buffer is not None:
             raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
-        budgets = matched_budgets(matched, scenario)
+        budgets = matched_budgets(matched, scenario, centres)
         observations = _at_matched_quality(scenario, budgets)
     elif runtime == "vllm":
-        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer))
+        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer, centres))
     else:
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
@@ -148,11 +159,17 @@ def _directory_of(model: str) -> str | None:
     return str(fetched[model]) if model in fetched else None
 
 
-def _options(policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None) -> list[Options]:
+def _options(
+    policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None, centres: str | None
+) -> list[Options]:
     """Return every policy in every mode; what does not go together is refused before anything starts."""
     from kvreclaim.runtimes.vllm.options import Options
 
-    return [Options(policy, budget=budget, mode=mode, buffer=buffer) for policy in policies for mode in modes]
+    return [
+        Options(policy, budget, mode, buffer=buffer, centres=centres if policy == "triattention" else None)
+        for policy in policies
+        for mode in modes
+    ]
 
 
 def _at_matched_quality(scenario: Scenario, budgets: Sequence[MatchedBudget]) -> list[Observation]:

@@ -17,11 +17,12 @@ from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.kinds import ALIGNED, JOINT, WHOLE
 from kvreclaim.runtimes.vllm.options import Options
 
-SCORES = ("last-queries", "snapkv", "tova", "knorm", "rkv")
+SCORES = ("last-queries", "snapkv", "tova", "knorm", "rkv", "triattention")
 """Presses of a measurement whose scores the plugin has too, under a policy that takes any."""
 
 POLICIES = (
-    *("streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "random", "pyramidkv", "adakv:snapkv"),
+    *("streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "triattention", "random", "pyramidkv"),
+    "adakv:snapkv",
     *(f"{policy}:PRESS" for policy in JOINT),
     "paged-eviction",
 )
@@ -29,6 +30,9 @@ POLICIES = (
 
 PARAMETERS = {"window_size": "window", "kernel_size": "kernel"}
 """Parameters of presses that options have by another name."""
+
+_OF_SCORER = {("triattention", "recent"): "window"}
+"""Those that mean something else within a policy, by scorer and parameter."""
 
 _TAKES = {
     "window",
@@ -78,7 +82,9 @@ class MatchedBudget:
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error)
 
 
-def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[MatchedBudget]:
+def matched_budgets(
+    folder: str | PathLike[str], scenario: Scenario, centres: str | None = None
+) -> list[MatchedBudget]:
     """Return the budget of each policy of a folder that ``kvreclaim measure`` wrote, at matched quality.
 
     Of a policy that may evict nothing on the median prompt, the budget is the whole prompt.
@@ -89,11 +95,15 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
         Measured on prompts as long as the scenario's and, for effective masks, in its blocks.
     scenario
         The requests and the pool.
+    centres
+        The model's query centres, a file that ``kvreclaim calibrate queries`` wrote, for TriAttention's
+        scores.
 
     Raises
     ------
     InputError
-        If the folder is none of ``measure``, or of other prompts, blocks or policies than the runtime has.
+        If the folder is none of ``measure``, or of other prompts, blocks or policies than the runtime has; or
+        if TriAttention's scores are in it and there are no centres.
     """
     path = Path(folder)
     try:
@@ -103,7 +113,7 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
             rows = [row for row in csv.DictReader(file) if (row["block_tables"], row["remedy"]) == ROWS]
         if run["command"] != "measure":
             raise ValueError("of another command")
-        found = [_budget(row, scenario) for row in rows]
+        found = [_budget(row, scenario, centres) for row in rows]
         if not found or len({row["policy"] for row in rows}) < len(rows):
             raise ValueError("no row, or two of one policy")
         model = run["parameters"].get("model", scenario.model)
@@ -151,8 +161,15 @@ def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> No
     folder.write(FILE, as_csv(COLUMNS, rows))
 
 
-def _budget(row: dict[str, Any], scenario: Scenario) -> MatchedBudget:
+def _budget(row: dict[str, Any], scenario: Scenario, centres: str | None) -> MatchedBudget:
     policy, chosen = _options(row["policy"], scenario)
+    if "triattention" in (policy, chosen.get("scores")):
+        if centres is None:
+            raise InputError(
+                f"{row['policy']} wants the model's query centres: pass --centres with the file of kvreclaim "
+                "calibrate queries"
+            )
+        chosen["centres"] = centres
     ratio, target = float(row["ratio"]), float(row["target_kl"])
     if not 0 <= ratio < 1 or not 0 <= target < inf:
         raise ValueError("no ratio, or no KL")
@@ -197,11 +214,16 @@ def _options(measured: str, scenario: Scenario) -> tuple[str, dict[str, Any]]:
 
 def _parts(press: str) -> tuple[str, dict[str, Any], str | None]:
     """Split ``policy:parameter=value:scorer:parameter=value``: policy, all parameters, scorer."""
-    policy, *rest = press.split(":")
-    given = dict(part.split("=", 1) for part in rest if "=" in part)
-    names = [part for part in rest if "=" not in part]
-    values = {PARAMETERS.get(name, name): _value(value) for name, value in given.items()}
-    return policy, values, ":".join(names) or None
+    names: list[str] = []
+    values: dict[str, Any] = {}
+    for part in press.split(":"):
+        name, given, value = part.partition("=")
+        if given:
+            option = _OF_SCORER.get((names[-1], name), PARAMETERS.get(name, name))
+            values[option] = _value(value)
+        else:
+            names.append(name)
+    return names[0], values, ":".join(names[1:]) or None
 
 
 def _value(text: str) -> Any:
