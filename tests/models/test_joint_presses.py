@@ -27,6 +27,7 @@ from kvreclaim.capture.presses.joint_press import (
 )
 from kvreclaim.capture.record import record
 from kvreclaim.layout import BlockLayout
+from kvreclaim.runtimes.vllm.plan import plan_row
 
 AdaKVPress, KeyDiffPress = kvpress.AdaKVPress, kvpress.KeyDiffPress
 SnapKVPress, StreamingLLMPress = kvpress.SnapKVPress, kvpress.StreamingLLMPress
@@ -164,6 +165,46 @@ def test_while_decoding_the_same_whole_blocks_leave_everywhere():
     assert audit(series.mask(16), BlockLayout(4)).free_blocks == 7
 
 
+@pytest.mark.parametrize("tables", ["shared", "per_layer"])
+@pytest.mark.parametrize(
+    ("policy", "given"), [("block-joint", {"top": 3}), ("block-swap", {"copies": 0.1}), ("blend", {"beta": 0.5})]
+)
+def test_while_decoding_blocks_are_those_that_a_runtime_would_hold(policy, given, tables):
+    """By hand, over two evictions: a row of memory for each head, moved in as vLLM's plugin plans it."""
+    model, block = tiny_llama(), 4
+    ((option, value),) = given.items()
+    name = f"{policy}:{option}={value}:block_size={block}:block_tables={tables}:recent=3:knorm"
+    press, scored = make_decoding(f"decoding:compression_interval=9:{name}", 32), []
+    score = press.press.scores_of
+
+    def spying(module, *rest):
+        scores = score(module, *rest)
+        scored.append(scores.numpy())
+        return scores
+
+    press.press.scores_of = spying
+    series = record_decoding(model, press, random_ids(41), 20, continuation=random_ids(20, seed=3))
+    chosen = policies.get(policy, recent=3, **given)
+    tokens = np.broadcast_to(np.arange(41), (3, 2, 41))  # which one lies in each slot
+    for event, step in enumerate((9, 18)):
+        fresh = np.broadcast_to(np.arange(41 + 9 * event, 41 + step), (3, 2, 9))
+        tokens = np.concatenate([tokens, fresh], axis=-1)
+        in_order = np.stack(scored[3 * event : 3 * event + 3])
+        by_slot = np.take_along_axis(in_order, tokens.argsort(-1).argsort(-1), axis=-1)
+        filled = tokens.shape[-1]
+        last = (filled - 1) % block + 1
+        keep = chosen.select(by_slot, last + (32 - last) // block * block, BlockLayout(block, tables)).array
+        parts = [slice(None)] if tables == "shared" else [slice(layer, layer + 1) for layer in range(3)]
+        tokens = np.concatenate(
+            [plan_row(keep[part], block, "pack").carry(tokens[part], -1) for part in parts]
+        )
+        for layer, of_head in np.ndindex(3, 2):
+            alive = np.flatnonzero(series.mask(step).array[layer, of_head])
+            assert sorted(tokens[layer, of_head]) == alive.tolist()
+    moved = tokens[..., 1:] < tokens[..., :-1]
+    assert moved.any() == (policy != "block-joint")
+
+
 def test_decoding_again_starts_anew():
     press = make_decoding("decoding:compression_interval=8:token-joint:recent=16:block_size=4:rkv", 48)
     for _ in range(2):
@@ -174,7 +215,7 @@ def test_decoding_again_starts_anew():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("decoding:block-swap:knorm", "pass block-joint or token-joint"),
+        ("decoding:block-swap:recent=0:knorm", "while decoding the last block stays"),
         ("decoding:block-joint:block_size=5:knorm", "pass a multiple"),
         ("decoding:compression_interval=0:block-joint:knorm", "compression_interval"),
         ("decoding:block-joint", "block-joint:snapkv"),

@@ -7,6 +7,7 @@ A layer is scored when it has run; after the last one the policy decides, and al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -66,11 +67,8 @@ class TwoPassPress(BasePress):
 
     def cut(self, cache: Any, scores: dict[int, Tensor], budget: int) -> None:
         """Leave of each scored layer what is selected within a budget."""
-        mask = self._select(np.stack([scores[layer].numpy() for layer in sorted(scores)]), budget)
-        for layer, keep in zip(sorted(scores), mask, strict=True):
-            kept = np.nonzero(keep)[1].reshape(len(keep), -1)
-            hold = cache.layers[layer]
-            hold.keys, hold.values = rows_at(hold.keys, kept), rows_at(hold.values, kept)
+        mask = self._select(stacked(scores), budget)
+        leave(cache, sorted(scores), mask)
 
 
 @dataclass
@@ -138,7 +136,15 @@ class JointPress(TwoPassPress):
         return (scores - scores.min(dim=-1, keepdim=True).values.clamp_max(0.0)).cpu()
 
     def _select(self, scores: Any, budget: int) -> Any:
+        return self.select(scores, budget)
+
+    def select(self, scores: Any, budget: int) -> Any:
+        """Return whom the policy keeps, bool ``[layers, kv_heads, tokens]``, by scores of that shape."""
         return self._policy.select(scores, budget, self._layout).array
+
+    def tables(self, layers: int, kv_heads: int) -> list[Any]:
+        """Return for each block table the rows, ``layer * kv_heads + head``, that it maps."""
+        return list(self._layout.rows_of_tables(layers, kv_heads))
 
 
 @dataclass
@@ -181,6 +187,19 @@ class BlockSwapPress(JointPress):
 
     copies: float = 0.025
     kind: ClassVar[type[Policy]] = BlockSwap
+
+
+def stacked(scores: dict[int, Tensor]) -> Any:
+    """Return the scores of layers in their order, ``[layers, kv_heads, tokens]``."""
+    return np.stack([scores[layer].numpy() for layer in sorted(scores)])
+
+
+def leave(cache: Any, layers: Sequence[int], mask: Any) -> None:
+    """Leave of each of some layers what a mask ``[layers, kv_heads, tokens]`` keeps, in its order."""
+    for layer, keep in zip(layers, mask, strict=True):
+        kept = np.nonzero(keep)[1].reshape(len(keep), -1)
+        hold = cache.layers[layer]
+        hold.keys, hold.values = rows_at(hold.keys, kept), rows_at(hold.values, kept)
 
 
 def rows_at(rows: Tensor, places: Any) -> Tensor:

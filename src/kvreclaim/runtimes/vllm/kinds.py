@@ -77,13 +77,3 @@ ALIGNED = (*WHOLE, "block-swap", "blend")
 
 BY_SLOT = (*ALIGNED, "block-wise")
 """Policies whose blocks are those of the row, whatever tokens lie in them."""
-
-
-def whole_budget(budget: int, slots: int, block_size: int) -> int:
-    """Return the slots that a policy of `ALIGNED` leaves in a row of so many: at most the budget.
-
-    The last block stays with what it holds, for the next token goes there; the rest of the budget pays for
-    whole blocks before it.
-    """
-    last = slots - (slots - 1) // block_size * block_size
-    return min(slots, last + (budget - last) // block_size * block_size)
