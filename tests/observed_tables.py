@@ -9,6 +9,7 @@ from kvreclaim.results import ResultsFolder
 from kvreclaim.runtimes.matched import MatchedBudget, write_budgets
 from kvreclaim.runtimes.observation import Observation, Scenario, Spread, write
 from kvreclaim.runtimes.predict import Prediction, predict, rule_for
+from kvreclaim.runtimes.vllm.naming import name_of
 from kvreclaim.runtimes.vllm.options import Options
 
 SCENARIO = Scenario("tiny-model", pool_blocks=10, block_size=32, requests=3, prompt_tokens=140, max_tokens=8)
@@ -26,7 +27,7 @@ def observation(options: Options, *, runtime: str = "vllm", wrong: bool = False)
         seen |= dict.fromkeys(("blocks_freed", "preemptions", "free_blocks_end"))
     return Observation(
         runtime=runtime,
-        policy=options.policy,
+        policy=name_of(options),
         mode=options.mode if options.evicts else None,
         budget=options.budget,
         buffer=options.buffer,

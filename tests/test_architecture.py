@@ -18,6 +18,7 @@ CORE = [
         "prompts",
         "version",
         "validate",
+        "grammar",
         "statistics",
         "processes",
         "results",

@@ -95,6 +95,34 @@ def test_every_policy_is_run_in_every_mode(asked):
     ]
 
 
+def test_a_policy_takes_scores_and_parameters_as_in_measure(asked, tmp_path):
+    centres = tmp_path / "centres.npz"
+    centres.write_bytes(b"of a model")
+    answer = call(
+        *(
+            "observe",
+            *SMALL,
+            "--policy",
+            "block-joint:recent=8:tova",
+            "--policy",
+            "block-joint:recent=8:knorm",
+        ),
+        *("--policy", "triattention:recent=16", "--centres", centres, "--budget", 96, "--json", "-"),
+    )
+    assert answer.status == 0, answer.err
+    ((_, chosen),) = asked
+    assert chosen == [
+        Options("block-joint", budget=96, recent=8, scores="tova"),
+        Options("block-joint", budget=96, recent=8, scores="knorm"),
+        Options("triattention", budget=96, window=16, centres=str(centres)),
+    ]
+    named = ["none", "block-joint:recent=8:tova", "block-joint:recent=8:knorm", "triattention:recent=16"]
+    assert [run["policy"] for run in json.loads(answer.out)] == named
+    assert [row["policy"] for row in table("runs.csv")] == named
+    words = " ".join(answer.err.split())
+    assert "block-joint:recent=8:tova" in words.replace("- ", "-").replace(": ", ":")
+
+
 def test_a_wrong_prediction_is_said(asked):
     answer = call("observe", *SMALL, "--policy", "snapkv", "--budget", 70)
     assert answer.status == 0, answer.err
@@ -155,6 +183,7 @@ def test_openvino_is_asked_in_its_own_words(monkeypatch):
         (("--mode", "pack"), ("leave out --mode",)),
         (("--buffer", 32), ("leave out --mode and --buffer",)),
         (("--block-size", 16), ("OpenVINO",)),
+        (("--centres", __file__), ("leave out --centres",)),
     ],
 )
 def test_what_openvino_does_not_do_is_refused(options, words):
@@ -168,6 +197,11 @@ def test_what_openvino_does_not_do_is_refused(options, words):
         (("--policy", "wish"), ("policy", "'wish'", "snapkv")),
         (("--mode", "wish"), ("mode", "'wish'", "free, pack, mask")),
         (("--policy", "snapkv", "--budget", 10), ("budget 10", "window of 64")),
+        (("--policy", "block-joint:wish"), ("block-joint takes one scorer", "last-queries")),
+        (("--policy", "snapkv:sinks=8"), ("no parameter sinks", "window_size")),
+        (("--policy", "block-joint:triattention:recent=8"), ("centres", "kvreclaim calibrate queries")),
+        (("--policy", "triattention:recent=8", "--centres", "nowhere"), ("centres nowhere", "no such file")),
+        (("--policy", "snapkv", "--centres", __file__), ("--centres", "pass --policy triattention")),
         (("--requests", 0), ("requests is 0",)),
         (("--prompt-tokens", 400), ("408 tokens needs 13 blocks", "the pool has 10")),
         (("--out", ""), ("no name", "--out")),

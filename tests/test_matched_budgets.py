@@ -2,13 +2,17 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from kvreclaim import InputError
+from kvreclaim import BlockLayout, InputError
+from kvreclaim.policies import BlockJoint
+from kvreclaim.policies.joint import whole_budget
 from kvreclaim.results import as_csv
 from kvreclaim.runtimes.matched import matched_budgets
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.runtimes.vllm.selection import select
 
 SCENARIO = Scenario("here", prompt_tokens=520)
 COLUMNS = ("policy", "target_kl", "ratio", "block_tables", "remedy", "reached", "below", "above")
@@ -39,13 +43,18 @@ def test_a_policy_evicts_what_its_ratio_says(tmp_path):
         row("adakv:snapkv", 0.75),
         row("effective:block_size=32:streaming-llm", 0.61, above=2),
         row("knorm", 0.0, below=8),
+        row("snapkv:window_size=32", 0.5),
     ]
-    snapkv, adakv, streaming, knorm = matched_budgets(measured(tmp_path, rows), SCENARIO)
+    snapkv, adakv, streaming, knorm, narrow = matched_budgets(measured(tmp_path, rows), SCENARIO)
     assert snapkv.options == Options("snapkv", budget=260, mode="pack")
     assert adakv.options == Options("adakv", budget=130, mode="pack")
     assert streaming.options == Options("streaming-llm", budget=202, mode="free")
     assert (streaming.ratio, streaming.target_kl, streaming.outside) == (0.61, 0.02, 2)
     assert (knorm.options.budget, knorm.outside) == (520, 8)  # nothing may go: all is kept
+    assert narrow.options == Options("snapkv", budget=260, window=32)
+    assert [one.name for one in (adakv, streaming, narrow)] == [
+        *("adakv:snapkv", "streaming-llm", "snapkv:window_size=32"),
+    ]
 
 
 def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
@@ -93,13 +102,28 @@ def test_triattention_takes_the_centres_of_the_model(tmp_path):
         matched_budgets(folder, SCENARIO)
 
 
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 0.4, 0.5, 0.6, 0.75])
+def test_a_whole_block_budget_is_what_the_plugin_keeps_and_covers_what_was_measured(tmp_path, ratio):
+    (found,) = matched_budgets(measured(tmp_path, [row("block-joint:block_size=32:rkv", ratio)]), SCENARIO)
+    scores = np.random.default_rng(1).random((2, 3, 520)).astype(np.float32)
+    press = BlockJoint().select(scores, int(520 * (1 - ratio)), BlockLayout(32)).array
+    where = np.broadcast_to(np.arange(520, dtype=np.int32), scores.shape)
+    kept = select(found.options, scores, where, np.ones(scores.shape, bool), 32, 0)
+    assert set(kept.sum(axis=-1).ravel().tolist()) == {found.options.budget}
+    assert whole_budget(found.options.budget, 520, 32) == found.options.budget
+    assert (kept | press == kept).all()
+    assert (kept & ~press).sum(axis=-1).max() < 32  # the rest of one block
+
+
 @pytest.mark.parametrize(
     "policy, said",
     [
         ("block-joint:last-queries", "in other blocks: measure block-joint:block_size=32:PRESS$"),
         ("paged-eviction", "in other blocks: measure paged-eviction:block_size=32$"),
         ("block-joint:block_size=32:expected-attention", "is no policy"),
-        ("block-joint:block_size=32:block_tables=per_head:snapkv", "is no policy"),
+        ("block-joint:block_size=32:block_tables=per_head:snapkv", "has no parameter block_tables"),
+        ("block-joint", "is no policy"),
+        ("block-joint:block_size=32", "is no policy"),
         ("expected-attention", "expected-attention is no policy of the plugin: measure one of "),
         ("effective:block_size=16:snapkv", r"in other blocks: measure effective:block_size=32:PRESS$"),
         ("effective:block_size=32:keydiff", "keydiff is no policy"),

@@ -7,7 +7,7 @@ import pytest
 
 from kvreclaim.bounds import streaming_llm_freed
 from kvreclaim.eviction_rules import Progress
-from kvreclaim.runtimes.predict import equal, masks_of, needs_masks, place_of, predict, rule_for
+from kvreclaim.runtimes.predict import beside, equal, masks_of, needs_masks, place_of, predict, rule_for
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, StepRecord
 from kvreclaim.scheduling import SchedulerSettings
@@ -147,5 +147,31 @@ def test_equality_is_said_figure_by_figure():
     said = equal(prediction, run)
     assert [name for name, same in said.items() if not same] == [
         "blocks_freed_by_request",
+        "evictions",
         "free_blocks_by_step",
     ]
+
+
+def test_each_eviction_has_its_prediction_beside():
+    """What finds nothing to drop is not predicted; what was predicted and did not come stands last."""
+    prediction = scenario(Options("snapkv", budget=128))
+    run = observed(prediction)
+    (missing,) = [one for one in run.evictions if one.request == "1.3-ab"]
+    run.evictions.remove(missing)
+    nothing = replace(missing, request="1.0-ab", step=60, blocks_freed=0)
+    run.evictions.append(nothing)
+    *found, idle, alone = beside(prediction, run)
+    assert [(pair.observed.blocks_freed, pair.predicted.blocks_freed) for pair in found] == [(13, 13)] * 7
+    assert all(pair.same for pair in found)
+    assert (idle.observed, idle.predicted, idle.same) == (nothing, None, True)
+    assert (alone.step, alone.place, alone.observed, alone.same) == (missing.step, 3, None, False)
+    assert alone.predicted.slots_left == 128
+    assert not equal(prediction, run)["evictions"]
+
+
+@pytest.mark.parametrize("changed", [{"held": 129}, {"tokens": 519}, {"blocks_freed": 12}, {"step": 2}])
+def test_an_eviction_that_differs_is_said(changed):
+    prediction = scenario(Options("snapkv", budget=128))
+    run = observed(prediction)
+    run.evictions[0] = replace(run.evictions[0], **changed)
+    assert not equal(prediction, run)["evictions"]

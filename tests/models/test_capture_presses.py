@@ -7,10 +7,10 @@ from small_models import kvpress
 
 from kvreclaim import InputError, policies
 from kvreclaim.capture.presses import make, names
-from kvreclaim.capture.presses.grammar import NamedPress, parse
 from kvreclaim.capture.presses.policy_press import PolicyPress, ReceivedAttention, WindowAttention
 from kvreclaim.capture.presses.refusals import reason_against
 from kvreclaim.capture.presses.tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
+from kvreclaim.grammar import NamedPress, parse
 from kvreclaim.layout import BlockLayout
 
 

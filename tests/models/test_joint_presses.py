@@ -167,7 +167,8 @@ def test_while_decoding_the_same_whole_blocks_leave_everywhere():
 
 @pytest.mark.parametrize("tables", ["shared", "per_layer"])
 @pytest.mark.parametrize(
-    ("policy", "given"), [("block-joint", {"top": 3}), ("block-swap", {"copies": 0.1}), ("blend", {"beta": 0.5})]
+    ("policy", "given"),
+    [("block-joint", {"top": 3}), ("block-swap", {"copies": 0.1}), ("blend", {"beta": 0.5})],
 )
 def test_while_decoding_blocks_are_those_that_a_runtime_would_hold(policy, given, tables):
     """By hand, over two evictions: a row of memory for each head, moved in as vLLM's plugin plans it."""

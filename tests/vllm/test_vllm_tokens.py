@@ -85,9 +85,7 @@ def test_tokens_are_those_of_the_reference(engine, reference, prompts, options, 
 
 
 @pytest.mark.parametrize("policy, given", TRIATTENTION, ids=str)
-def test_triattention_says_what_the_reference_does(
-    engine, reference, prompts, centres, policy, given, ties
-):
+def test_triattention_says_what_the_reference_does(engine, reference, prompts, centres, policy, given, ties):
     options = Options(policy, BUDGET, **{"window": 48, "centres": centres, **given})
     hold_to_the_reference(engine, reference, prompts, options, ties)
 

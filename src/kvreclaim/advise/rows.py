@@ -14,8 +14,8 @@ from kvreclaim.advise.losses import Figures
 from kvreclaim.advise.settings import RETRIEVAL, SNAPKV, AdviceSettings
 from kvreclaim.capture.measure.cells import Cells, sweep_cell
 from kvreclaim.capture.measure.plan import Plan
-from kvreclaim.capture.presses.grammar import parse
 from kvreclaim.capture.quality.quantised import FORMATS, bytes_saved
+from kvreclaim.grammar import parse
 from kvreclaim.layout import BlockLayout, KVGeometry
 from kvreclaim.ledger import Ledger, audit
 

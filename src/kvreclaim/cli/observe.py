@@ -32,7 +32,8 @@ Policies = Annotated[
     typer.Option(
         "--policy",
         metavar="POLICY",
-        help="What is evicted, such as snapkv; may be repeated. The full cache is always observed.",
+        help="What is evicted, such as snapkv or block-joint:last-queries; may be repeated. The full cache "
+        "is always observed.",
         show_default="; ".join(f"{' '.join(chosen)} ({runtime})" for runtime, chosen in POLICIES.items()),
     ),
 ]
@@ -63,8 +64,7 @@ Centres = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="For TriAttention's scores: the file that `kvreclaim calibrate queries` wrote.",
-        show_default="none",
+        help="For TriAttention's scores: the model's query centres, of `kvreclaim calibrate queries`.",
     ),
 ]
 PoolBlocks = Annotated[int, typer.Option(metavar="BLOCKS", help="Usable blocks: small, on purpose.")]
@@ -116,11 +116,9 @@ def observe_command(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
     )
-    chosen, budgets = policies or POLICIES[runtime], None
-    if centres is not None and matched is None and "triattention" not in chosen:
-        raise InputError("--centres is for TriAttention's scores: pass --policy triattention, or leave it out")
     folder = ResultsFolder(out)
     folder.claim("observe")
+    chosen, budgets = policies or POLICIES[runtime], None
     if matched is not None:
         if runtime != "vllm" or policies or modes or buffer is not None:
             raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
@@ -129,6 +127,8 @@ def observe_command(
     elif runtime == "vllm":
         observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer, centres))
     else:
+        if centres is not None:
+            raise InputError("OpenVINO scores by itself: leave out --centres")
         observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
     if matched is not None:
@@ -143,9 +143,9 @@ def observe_command(
     emit_json(json, [seen.to_dict(scenario) for seen in observations])
     screen = console(json)
     screen.print(observed_table(scenario, observations), "", sep="\n")
-    whole = [one.options for one in budgets or () if one.options.budget == prompt_tokens]
+    whole = [one for one in budgets or () if one.options.budget == prompt_tokens]
     if whole:
-        named = ", ".join(f"{options.policy} {options.mode}" for options in whole)
+        named = ", ".join(f"{one.name} {one.options.mode}" for one in whole)
         screen.print(f"may evict nothing at this quality: {named}")
     screen.print(f"wrote {out}: runs, steps, evictions and run.json")
 
@@ -163,13 +163,17 @@ def _options(
     policies: Sequence[str], modes: Sequence[str], budget: int, buffer: int | None, centres: str | None
 ) -> list[Options]:
     """Return every policy in every mode; what does not go together is refused before anything starts."""
+    from kvreclaim.runtimes.vllm.kinds import scored_by
+    from kvreclaim.runtimes.vllm.naming import options_of
     from kvreclaim.runtimes.vllm.options import Options
 
-    return [
-        Options(policy, budget, mode, buffer=buffer, centres=centres if policy == "triattention" else None)
-        for policy in policies
-        for mode in modes
-    ]
+    named = [options_of(policy) for policy in policies]
+    looking = [one for one in named if scored_by(one["policy"], one.get("scores")) == "triattention"]
+    if centres is not None and not looking:
+        raise InputError("--centres is for TriAttention's scores: pass --policy triattention")
+    for one in looking:
+        one["centres"] = centres
+    return [Options(**one, budget=budget, mode=mode, buffer=buffer) for one in named for mode in modes]
 
 
 def _at_matched_quality(scenario: Scenario, budgets: Sequence[MatchedBudget]) -> list[Observation]:

@@ -204,6 +204,7 @@ class JointScores:
         top_means: Values = np.sum(best, axis=-1, where=there, dtype=np.float64) / there.sum(axis=-1)
         return top_means
 
+
 def whole_budget(budget: int, slots: int, block_size: int) -> int:
     """Return the slots that a policy leaves in a row of so many, if it fills the blocks it keeps.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from kvreclaim.errors import InputError
@@ -10,6 +10,7 @@ from kvreclaim.prompts import start_of
 from kvreclaim.runtimes.observation import Mask, Observation, Row, Scenario
 from kvreclaim.runtimes.predict import (
     Prediction,
+    beside,
     equal,
     masks_of,
     place_of,
@@ -17,6 +18,7 @@ from kvreclaim.runtimes.predict import (
     rule_for,
 )
 from kvreclaim.runtimes.vllm.engine import Engine
+from kvreclaim.runtimes.vllm.naming import name_of
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, as_row
 from kvreclaim.scheduling import SchedulerSettings
@@ -128,7 +130,7 @@ def _check(chosen: Sequence[Options]) -> None:
 def _observation(options: Options, run: ObservedRun, prediction: Prediction) -> Observation:
     return Observation(
         runtime="vllm",
-        policy=options.policy,
+        policy=name_of(options),
         mode=options.mode if options.evicts else None,
         budget=options.budget,
         buffer=options.buffer,
@@ -138,10 +140,22 @@ def _observation(options: Options, run: ObservedRun, prediction: Prediction) -> 
         moved_bytes=run.moved_bytes,
         seconds=run.seconds,
         steps=tuple(_steps(run, prediction)),
-        evictions=tuple(
-            {**as_row(eviction), "request": place_of(eviction.request)} for eviction in run.evictions
-        ),
+        evictions=tuple(_evictions(run, prediction, name_of(options))),
     )
+
+
+def _evictions(run: ObservedRun, prediction: Prediction, policy: str) -> Iterator[Row]:
+    """Yield the observed evictions with the predicted ones beside; a predicted one may stand alone."""
+    for pair in beside(prediction, run):
+        row: Row = {} if pair.observed is None else as_row(pair.observed)
+        row |= {"step": pair.step, "request": pair.place, "policy": policy, "predicted_blocks_freed": 0}
+        if pair.predicted is not None:
+            row |= {
+                "predicted_tokens": pair.predicted.slots,
+                "predicted_held": pair.predicted.slots_left,
+                "predicted_blocks_freed": pair.predicted.blocks_freed,
+            }
+        yield row
 
 
 def _steps(run: ObservedRun, prediction: Prediction) -> list[Row]:

@@ -12,9 +12,11 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from kvreclaim.errors import InputError
+from kvreclaim.grammar import parse, written
 from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.runtimes.observation import Scenario
-from kvreclaim.runtimes.vllm.kinds import ALIGNED, JOINT, WHOLE
+from kvreclaim.runtimes.vllm.kinds import ALIGNED, JOINT, WHOLE, scored_by
+from kvreclaim.runtimes.vllm.naming import name_of, options_of
 from kvreclaim.runtimes.vllm.options import Options
 
 SCORES = ("last-queries", "snapkv", "tova", "knorm", "rkv", "triattention")
@@ -27,25 +29,6 @@ POLICIES = (
     "paged-eviction",
 )
 """Presses of a measurement that the plugin has, and that keep the same pairs there at the same budget."""
-
-PARAMETERS = {"window_size": "window", "kernel_size": "kernel"}
-"""Parameters of presses that options have by another name."""
-
-_OF_SCORER = {("triattention", "recent"): "window"}
-"""Those that mean something else within a policy, by scorer and parameter."""
-
-_TAKES = {
-    "window",
-    "kernel",
-    "attention_share",
-    "heads",
-    "tokens",
-    "top",
-    "sinks",
-    "recent",
-    "beta",
-    "copies",
-}
 
 FILE = "budgets.csv"
 COLUMNS = ("policy", "mode", "ratio", "budget", "target_kl", "outside")
@@ -78,6 +61,11 @@ class MatchedBudget:
     target_kl: float
     outside: int
 
+    @property
+    def name(self) -> str:
+        """The policy's name, as its runs have it."""
+        return name_of(self.options)
+
 
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error)
 
@@ -96,14 +84,14 @@ def matched_budgets(
     scenario
         The requests and the pool.
     centres
-        The model's query centres, a file that ``kvreclaim calibrate queries`` wrote, for TriAttention's
-        scores.
+        For TriAttention's scores, the model's query centres: a file that ``kvreclaim calibrate queries``
+        wrote.
 
     Raises
     ------
     InputError
         If the folder is none of ``measure``, or of other prompts, blocks or policies than the runtime has; or
-        if TriAttention's scores are in it and there are no centres.
+        if it has TriAttention's scores and there are no centres.
     """
     path = Path(folder)
     try:
@@ -149,7 +137,7 @@ def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> No
     """Write ``budgets.csv``: a row per policy and mode, those that may evict nothing among them."""
     rows = [
         {
-            "policy": one.options.policy,
+            "policy": one.name,
             "mode": one.options.mode,
             "ratio": one.ratio,
             "budget": one.options.budget,
@@ -162,8 +150,8 @@ def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> No
 
 
 def _budget(row: dict[str, Any], scenario: Scenario, centres: str | None) -> MatchedBudget:
-    policy, chosen = _options(row["policy"], scenario)
-    if "triattention" in (policy, chosen.get("scores")):
+    chosen = _options(row["policy"], scenario)
+    if scored_by(chosen["policy"], chosen.get("scores")) == "triattention":
         if centres is None:
             raise InputError(
                 f"{row['policy']} wants the model's query centres: pass --centres with the file of kvreclaim "
@@ -174,10 +162,10 @@ def _budget(row: dict[str, Any], scenario: Scenario, centres: str | None) -> Mat
     if not 0 <= ratio < 1 or not 0 <= target < inf:
         raise ValueError("no ratio, or no KL")
     budget = int(scenario.prompt_tokens * (1 - ratio))  # as a press counts
-    if policy in ALIGNED:
+    if chosen["policy"] in ALIGNED:
         budget = _whole(budget, scenario)
     return MatchedBudget(
-        options=Options(policy, budget=budget, **chosen),
+        options=Options(budget=budget, **chosen),
         ratio=ratio,
         target_kl=target,
         outside=int(row["below"]) + int(row["above"]),
@@ -190,47 +178,21 @@ def _whole(budget: int, scenario: Scenario) -> int:
     return min(last - (last - budget) // scenario.block_size * scenario.block_size, scenario.prompt_tokens)
 
 
-def _options(measured: str, scenario: Scenario) -> tuple[str, dict[str, Any]]:
-    """Return the policy that a measured one stands for, and its options."""
+def _options(measured: str, scenario: Scenario) -> dict[str, Any]:
+    """Return the options, but for the budget, of the policy that a measured one stands for."""
     press, mode = measured, "pack"
     if measured.startswith("effective:"):
         wanted = f"effective:block_size={scenario.block_size}:"
         if not measured.startswith(wanted):
             raise InputError(f"{measured} was measured in other blocks: measure {wanted}PRESS")
         press, mode = measured.removeprefix(wanted), "free"
-    policy, given, inner = _parts(press)
-    mode = "free" if policy in WHOLE else mode
-    if policy in (*JOINT, "paged-eviction") and (inner is None) == (policy == "paged-eviction"):
-        if given.pop("block_size", 16) != scenario.block_size:  # 16: a press's own
-            wanted = f"{policy}:block_size={scenario.block_size}{':PRESS' if inner else ''}"
-            raise InputError(f"{press} was measured in other blocks: measure {wanted}")
-        scores = {} if inner is None else {"scores": inner}
-        if (inner is None or inner in SCORES) and not set(given) - _TAKES:
-            return policy, {**given, **scores, "mode": mode}
-    elif press in POLICIES:
-        return policy, {"mode": mode}
-    raise InputError(f"{press} is no policy of the plugin: measure one of {', '.join(POLICIES)}")
-
-
-def _parts(press: str) -> tuple[str, dict[str, Any], str | None]:
-    """Split ``policy:parameter=value:scorer:parameter=value``: policy, all parameters, scorer."""
-    names: list[str] = []
-    values: dict[str, Any] = {}
-    for part in press.split(":"):
-        name, given, value = part.partition("=")
-        if given:
-            option = _OF_SCORER.get((names[-1], name), PARAMETERS.get(name, name))
-            values[option] = _value(value)
-        else:
-            names.append(name)
-    return names[0], values, ":".join(names[1:]) or None
-
-
-def _value(text: str) -> Any:
-    """Return a number where the text is one, else the text."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    parts = parse(press)
+    policy, names = parts[0], ":".join(part.name for part in parts)
+    pattern = f"{policy.name}:PRESS" if policy.name in JOINT and len(parts) > 1 else names
+    if pattern not in POLICIES or (policy.name in JOINT and parts[1].name not in SCORES):
+        raise InputError(f"{press} is no policy of the plugin: measure one of {', '.join(POLICIES)}")
+    blocks = policy.name in (*JOINT, "paged-eviction")
+    if blocks and policy.parameters.pop("block_size", 16) != scenario.block_size:  # 16: a press's own
+        wanted = pattern.replace(policy.name, f"{policy.name}:block_size={scenario.block_size}", 1)
+        raise InputError(f"{press} was measured in other blocks: measure {wanted}")
+    return {**options_of(written(parts)), "mode": "free" if policy.name in WHOLE else mode}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from kvreclaim.errors import InputError
 from kvreclaim.prompts import TOPICS, Prompt, cut
 from kvreclaim.results import ResultsFolder, as_csv
+from kvreclaim.runtimes.vllm.records import EVICTION_COLUMNS
 from kvreclaim.scheduling import SchedulerSettings
 from kvreclaim.texts import topics
 from kvreclaim.validate import positive_int
@@ -21,6 +22,13 @@ FIGURES = ("peak_running", "steps", "blocks_freed", "preemptions", "free_blocks_
 """What is both observed and predicted."""
 
 STEP_COLUMNS = ("free_blocks", "scheduled", "running", "waiting", "preemptions")
+EVICTION_TABLE = (
+    "run",
+    *EVICTION_COLUMNS,
+    *(f"predicted_{column}" for column in ("tokens", "held", "blocks_freed")),
+)
+"""Columns of ``evictions.csv``: `kvreclaim.runtimes.vllm.records.EvictionRecord`'s, and as predicted."""
+
 MASKS = ("asked", "effective")
 """What a policy keeps, and what attention sees: the two differ where dead pairs stay in held blocks."""
 
@@ -137,11 +145,12 @@ class Observation:
     runtime
         ``vllm`` or ``openvino``.
     policy, mode, budget, buffer
-        What was evicted, and how; ``none`` and None for the full cache.
+        What was evicted, by a name that says its scores and parameters, and how; ``none`` and None for the
+        full cache.
     observed, predicted
         `FIGURES` by name; None what the runtime does not show, and for what is not predicted at all.
     unequal
-        In what the run did not do as predicted: figures, and ``blocks_freed_by_request``,
+        In what the run did not do as predicted: figures, and ``blocks_freed_by_request``, ``evictions``,
         ``free_blocks_by_step``, ``queues_by_step``; None without a prediction.
     moved_bytes
         Bytes that evictions copied; None what the runtime does not show.
@@ -226,8 +235,7 @@ def write(folder: ResultsFolder, scenario: Scenario, observations: Sequence[Obse
     steps = [{"run": number, **row} for number, seen in enumerate(observations) for row in seen.steps]
     folder.write("steps.csv", as_csv(("run", "step", *STEP_COLUMNS, *predicted), steps))
     evictions = [{"run": number, **row} for number, seen in enumerate(observations) for row in seen.evictions]
-    columns = tuple(evictions[0]) if evictions else ("run",)
-    folder.write("evictions.csv", as_csv(columns, evictions))
+    folder.write("evictions.csv", as_csv(EVICTION_TABLE, evictions))
 
 
 def _run_row(number: int, scenario: Scenario, seen: Observation) -> Row:

@@ -21,9 +21,9 @@ from kvreclaim.occupancy import live_tokens, occupancy
 from kvreclaim.policies.joint import whole_budget
 from kvreclaim.runtimes.vllm.kinds import ALIGNED, UNEQUAL, WHOLE
 from kvreclaim.runtimes.vllm.options import Options
-from kvreclaim.runtimes.vllm.records import ObservedRun
+from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun
 from kvreclaim.scheduler import Scheduler
-from kvreclaim.scheduling import Outcome, Request, SchedulerSettings, Step
+from kvreclaim.scheduling import EvictionEvent, Outcome, Request, SchedulerSettings, Step
 
 Mask = NDArray[np.bool_]
 Masks = Mapping[tuple[Hashable, int], Mask]
@@ -49,6 +49,17 @@ class Prediction:
     def blocks_freed(self) -> dict[int, int]:
         """Blocks that evictions give back, by request."""
         return {place: self.outcomes[place].blocks_freed for place in range(len(self.outcomes))}
+
+    @property
+    def evictions(self) -> dict[tuple[int, int], EvictionEvent]:
+        """Evictions that drop something, by the step's number from 1 and the request's place."""
+        return {
+            (step.number + 1, place): event
+            for step in self.steps
+            for place in self.blocks_freed
+            for event in step.evictions
+            if event.name == place
+        }
 
     def summary(self) -> dict[str, int]:
         """Return the figures that an observed run has too, by the same names."""
@@ -136,19 +147,61 @@ def rule_for(options: Options, block_size: int, masks: Masks | None = None) -> E
     return BudgetAndBuffer(options.budget, options.buffer, slots_for)
 
 
+@dataclass(frozen=True)
+class EvictionPair:
+    """What happened to a request at the end of a step, and what was predicted; None: nothing.
+
+    Attributes
+    ----------
+    step, place
+        The step's number, from 1; the request's place among the prompts.
+    observed, predicted
+        An eviction that finds nothing to drop is observed, and not predicted.
+    """
+
+    step: int
+    place: int
+    observed: EvictionRecord | None
+    predicted: EvictionEvent | None
+
+    @property
+    def same(self) -> bool:
+        """Whether the eviction gave back what was predicted, and left what was."""
+        if self.observed is None:
+            return False
+        if self.predicted is None:
+            return self.observed.blocks_freed == 0
+        seen, said = self.observed, self.predicted
+        return (seen.tokens, seen.held, seen.blocks_freed) == (said.slots, said.slots_left, said.blocks_freed)
+
+
+def beside(prediction: Prediction, run: ObservedRun) -> list[EvictionPair]:
+    """Return the evictions of a run, each with the predicted one; then those that did not come."""
+    left = prediction.evictions
+    pairs = [
+        EvictionPair(one.step, place, one, left.pop((one.step, place), None))
+        for one in run.evictions
+        for place in [place_of(one.request)]
+    ]
+    return pairs + [EvictionPair(step, place, None, event) for (step, place), event in left.items()]
+
+
 def equal(prediction: Prediction, run: ObservedRun) -> dict[str, bool]:
     """Return, figure by figure, whether a run did as predicted.
 
-    The figures of `Prediction.summary`, ``blocks_freed_by_request``, and, step by step,
-    ``free_blocks_by_step`` and ``queues_by_step``: requests that ran, were left running, and waited.
+    The figures of `Prediction.summary`, ``blocks_freed_by_request``, ``evictions`` (each of `beside`), and,
+    step by step, ``free_blocks_by_step`` and ``queues_by_step``: requests that ran, were left running, and
+    waited.
     """
     said, seen = prediction.summary(), run.summary()
+    pairs = beside(prediction, run)
     freed = dict.fromkeys(prediction.blocks_freed, 0)
-    for eviction in run.evictions:
-        freed[place_of(eviction.request)] += eviction.blocks_freed
+    for pair in pairs:
+        freed[pair.place] += 0 if pair.observed is None else pair.observed.blocks_freed
     return {
         **{name: said[name] == seen[name] for name in said},
         "blocks_freed_by_request": prediction.blocks_freed == freed,
+        "evictions": all(pair.same for pair in pairs),
         "free_blocks_by_step": [step.free_blocks for step in prediction.steps]
         == [step.free_blocks for step in run.steps],
         "queues_by_step": [

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvreclaim.capture.presses.grammar import parse
 from kvreclaim.effective import effective_mask
 from kvreclaim.errors import InputError
+from kvreclaim.grammar import parse
 from kvreclaim.keep import KeepMask
 from kvreclaim.layout import BlockLayout
 

@@ -1,6 +1,6 @@
 """Every press that runs offline in a prefill, by name: kvpress's, and the project's own policies.
 
-A name with parameters and what it wraps is written as `kvreclaim.capture.presses.grammar` says. Where kvpress
+A name with parameters and what it wraps is written as `kvreclaim.grammar` says. Where kvpress
 and the project have a policy of the same name (``streaming-llm``, ``random``) the name is the project's;
 kvpress's is ``kvpress-streaming-llm``, ``kvpress-random``, and inside a wrapper, which takes kvpress's only,
 either.
@@ -12,11 +12,11 @@ from kvpress import BasePress
 
 from kvreclaim.capture.inside.checks import check_keeps_something
 from kvreclaim.capture.inside.quiet import quiet_kvpress
-from kvreclaim.capture.presses.grammar import parse
 from kvreclaim.capture.presses.maker import Maker
 from kvreclaim.capture.presses.refusals import check_offline, check_recordable
 from kvreclaim.capture.presses.tables import POLICIES, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.errors import InputError
+from kvreclaim.grammar import parse
 
 __all__ = ["make", "names"]
 

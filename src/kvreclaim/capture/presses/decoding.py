@@ -14,13 +14,13 @@ from torch import Tensor
 
 from kvreclaim.capture.inside.queries import latest_queries
 from kvreclaim.capture.inside.quiet import quiet_kvpress
-from kvreclaim.capture.presses.grammar import NamedPress, parse
 from kvreclaim.capture.presses.joint_decoding import JointDecodingPress
 from kvreclaim.capture.presses.joint_press import rows_at
 from kvreclaim.capture.presses.maker import Maker
 from kvreclaim.capture.presses.own_scorers import scaling_of
 from kvreclaim.capture.presses.paged_eviction import PagedEvictionDecodingPress
 from kvreclaim.errors import InputError
+from kvreclaim.grammar import NamedPress, parse
 from kvreclaim.scores.attention import HeavyHitters
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
@@ -111,7 +111,7 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     text
         ``h2o``, ``paged-eviction``, ``streaming-llm``, or ``decoding:PRESS`` for kvpress's DecodingPress on a
         scorer, and for `JointDecodingPress` on a block-coherent one, such as ``block-joint:PRESS`` or
-        ``block-swap:PRESS``; with parameters, as `kvreclaim.capture.presses.grammar` says.
+        ``block-swap:PRESS``; with parameters, as `kvreclaim.grammar` says.
     target_size
         KV pairs kept per layer and head.
 

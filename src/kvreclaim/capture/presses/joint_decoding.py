@@ -60,7 +60,9 @@ class JointDecodingPress(BasePress):
                 f"{self.press.block_size}: pass a multiple"
             )
         if self.press.recent == 0:
-            raise InputError("while decoding the last block stays, for tokens go on in it: pass recent=1 or more")
+            raise InputError(
+                "while decoding the last block stays, for tokens go on in it: pass recent=1 or more"
+            )
 
     def post_init_from_model(self, model: Any) -> None:
         """Keep the model, and hand it to the press."""

@@ -13,11 +13,11 @@ from kvpress.presses.scorer_press import ScorerPress
 from kvpress.utils import compute_n_kept
 
 from kvreclaim import policies
-from kvreclaim.capture.presses.grammar import NamedPress
 from kvreclaim.capture.presses.policy_press import PolicyPress, ReceivedAttention, Scorer, WindowAttention
 from kvreclaim.capture.presses.refusals import reason_against
 from kvreclaim.capture.presses.tables import POLICIES, REFUSED, SCORERS, WHOLE, WRAPPERS
 from kvreclaim.errors import InputError
+from kvreclaim.grammar import NamedPress
 from kvreclaim.layout import BlockLayout
 
 Rest = Sequence[NamedPress]

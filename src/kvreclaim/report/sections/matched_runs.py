@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kvreclaim.errors import InputError
+from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.references import REFERENCES
 from kvreclaim.report.section import KeyNumber, Section, Table
-from kvreclaim.report.sections.observed import AS_PREDICTED, DONE, NAMES, kl_text, policy_name
+from kvreclaim.report.sections.observed import AS_PREDICTED, DONE, NAMES, kl_text
 from kvreclaim.report.wording import listed, mebibytes, number, percent
 
 STUDY = f"The study “{REFERENCES['study'].title}”"
@@ -71,7 +72,7 @@ def _answer(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> tu
     for packs, words in copied.items():
         part = [run for _, run in ran if (run["mode"] == "pack") is packs]
         gives = [_one(run, requests) for run in part if _back(run, requests) >= 1]
-        none = [policy_name(run["policy"]) for run in part if _back(run, requests) < 1]
+        none = [label(run["policy"]) for run in part if _back(run, requests) < 1]
         said = [*gives, f"less than one block, or none, from {listed(none)}"] if none else gives
         if said:
             told.append(f"{words}: {'; '.join(said)}.")
@@ -93,11 +94,11 @@ def _back(run: Row, requests: int) -> float:
 
 def _one(run: Row, requests: int) -> str:
     back = f"{_back(run, requests):.3g} blocks back each"
-    return f"{policy_name(run['policy'])} {run['observed_peak_running']} at once, {back}"
+    return f"{label(run['policy'])} {run['observed_peak_running']} at once, {back}"
 
 
 def _name(row: Row) -> str:
-    return f"{policy_name(row['policy'])}, {DONE[row['mode']]}"
+    return f"{label(row['policy'])}, {DONE[row['mode']]}"
 
 
 def _table(found: list[tuple[Row, Row | None]], full: Row, requests: int) -> Table:
@@ -154,7 +155,7 @@ def _key_numbers(found: list[tuple[Row, Row | None]], full: Row) -> tuple[KeyNum
     return (
         KeyNumber(
             f"{best['observed_peak_running']}, not {full['observed_peak_running']}",
-            f"requests run at once at matched quality, without a copy: {policy_name(best['policy'])}",
+            f"requests run at once at matched quality, without a copy: {label(best['policy'])}",
             f"observed in {NAMES.get(best['runtime'], best['runtime'])}, 1 run each",
         ),
     )

@@ -17,9 +17,6 @@ from kvreclaim.report.wording import listed, mebibytes, number
 
 NAMES = {"vllm": "vLLM", "openvino": "OpenVINO GenAI"}
 DONE = {"pack": "packed", "free": "whole dead blocks freed", "mask": "masked only"}
-SHOWN_AS = {"adakv": "adakv:snapkv"}
-"""Policies of a runtime that the page knows under the name of their press."""
-
 FIGURES = {
     "peak_running": "Peak running",
     "steps": "Steps",
@@ -28,8 +25,8 @@ FIGURES = {
 }
 AS_PREDICTED = (
     "Predicted: by the scheduler's rules (simulated); where what comes back depends on which pairs a policy "
-    "keeps, from the run's own keep masks. Compared are these figures, the blocks freed of each request, and "
-    "free blocks and queues at every step."
+    "keeps, from the run's own keep masks. Compared are these figures, each eviction, the blocks freed of "
+    "each request, and free blocks and queues at every step."
 )
 SERIES = ("full-cache", "evicted", "full-cache-predicted", "evicted-predicted")
 Row = dict[str, Any]
@@ -124,12 +121,7 @@ def _name(run: Row) -> str:
         return "Full cache"
     again = "" if run["buffer"] is None else f" + {run['buffer']}"
     kept = None if run["budget"] is None else f"{run['budget']}{again} kept"
-    return ", ".join(filter(None, (policy_name(run["policy"]), kept, DONE.get(run["mode"], run["mode"]))))
-
-
-def policy_name(policy: str) -> str:
-    """Return a policy of a runtime in words."""
-    return label(SHOWN_AS.get(policy, policy))
+    return ", ".join(filter(None, (label(run["policy"]), kept, DONE.get(run["mode"], run["mode"]))))
 
 
 def _figures(runs: list[Row], steps: pl.DataFrame) -> tuple[Item, ...]:

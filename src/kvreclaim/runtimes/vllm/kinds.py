@@ -77,3 +77,13 @@ ALIGNED = (*WHOLE, "block-swap", "blend")
 
 BY_SLOT = (*ALIGNED, "block-wise")
 """Policies whose blocks are those of the row, whatever tokens lie in them."""
+
+
+def scored_by(policy: str, scores: str | None) -> str | None:
+    """Return whose scores a policy takes, where an option names ``scores`` or None.
+
+    None where it goes by position, at random or by a file.
+    """
+    if policy in CHOOSING:
+        return scores or CHOOSING[policy]
+    return OF_POLICY.get(policy)

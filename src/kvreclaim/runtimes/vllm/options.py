@@ -23,6 +23,7 @@ from kvreclaim.runtimes.vllm.kinds import (
     WHOLE,
     WINDOWED,
     Scorer,
+    scored_by,
 )
 from kvreclaim.runtimes.vllm.values import is_file, is_number, may_be_path, one_of
 from kvreclaim.validate import fraction, non_negative_int, positive_int
@@ -148,9 +149,7 @@ class Options:
     @property
     def scored_by(self) -> str | None:
         """Whose scores the policy takes; None where it goes by position, at random or by a file."""
-        if self.policy in CHOOSING:
-            return self.scores or CHOOSING[self.policy]
-        return OF_POLICY.get(self.policy)
+        return scored_by(self.policy, self.scores)
 
     @property
     def scorer(self) -> Scorer | None:

@@ -7,6 +7,7 @@ Nothing needs quoting in a shell.
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,6 +42,15 @@ def parse(text: str) -> tuple[NamedPress, ...]:
             raise InputError(f"{text!r} gives {key} twice: give it once")
         presses[-1].parameters[key] = _value(value)
     return tuple(presses)
+
+
+def written(presses: Sequence[NamedPress]) -> str:
+    """Return presses as a text that `parse` takes; numbers, texts and truth values are parameters."""
+    return ":".join(
+        part
+        for press in presses
+        for part in (press.name, *(f"{key}={value}" for key, value in press.parameters.items()))
+    )
 
 
 def _value(text: str) -> Any:
