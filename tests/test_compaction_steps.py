@@ -44,7 +44,7 @@ def pools(draw: st.DrawFn, most_blocks: int = 7) -> PoolOccupancy:
 
 
 def most_freed(pool: PoolOccupancy, copies: float) -> int:
-    """Exhaustive, request by request: the most blocks whose pairs fit into each head's holes of the others."""
+    """Exhaustive, request by request: the most blocks whose pairs fit into the others' holes, by head."""
     of_heads = pool.by_head.sum(axis=2)
     live = of_heads.sum(axis=0)
     holes = (pool.writable & ~pool.by_head).sum(axis=2)

@@ -98,7 +98,7 @@ def test_triattention_takes_the_centres_of_the_model(tmp_path):
         Options("block-joint", 264, "free", centres=str(file), **joint),
         Options("snapkv", 260),
     ]
-    with pytest.raises(InputError, match="^triattention wants the model's query centres: pass --centres"):
+    with pytest.raises(InputError, match=r"^triattention wants the model's query centres: pass --centres"):
         matched_budgets(folder, SCENARIO)
 
 

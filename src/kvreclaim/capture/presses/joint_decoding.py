@@ -117,7 +117,7 @@ class JointDecodingPress(BasePress):
         leave(cache, sorted(self._scores), left >= 0)
 
     def _slots_of(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Return each row's slot, ``[layers, kv_heads, rows]``: rows since the last eviction follow in order."""
+        """Return each row's slot, ``[layers, kv_heads, rows]``; those since the last eviction follow."""
         before = np.empty((*shape[:2], 0), np.int64) if self._slots is None else self._slots
         since = np.arange(before.shape[-1], shape[-1])
         return np.concatenate([before, np.broadcast_to(since, (*shape[:2], len(since)))], axis=-1)
