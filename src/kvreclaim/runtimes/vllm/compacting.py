@@ -59,8 +59,7 @@ class StepBudget:
         least = self.copy.price.fixed + float(self.copy.seconds(np.array(1), np.array(1)))
         if self.latency is not None and self.latency < least:
             raise InputError(
-                f"latency_budget {self.latency:g} moves no pair: by its cost a step takes {least:.2g} seconds "
-                "at least; pass more"
+                f"latency_budget {self.latency:g} moves no pair, which costs {least:.2g} seconds: pass more"
             )
 
     @property

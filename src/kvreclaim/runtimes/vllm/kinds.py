@@ -66,9 +66,6 @@ WINDOWED = (WINDOW, REDUNDANCY, DISTANCE)
 UNEQUAL = ("adakv", "pyramidkv")
 """Policies whose heads or layers keep different numbers of pairs."""
 
-BY_TOKEN = ("streaming-llm", "token-joint", "block-wise")
-"""Policies whose layers and heads all keep the same tokens, and leave dead ones between them."""
-
 WHOLE = ("block-joint", "paged-eviction")
 """Policies that keep whole blocks, the same for all layers and heads, and so never strand or move a pair."""
 

@@ -10,6 +10,7 @@ all of them, while each moves its own survivors. Slots that are neither source n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -144,3 +145,17 @@ def _arrange(keep: Bools, blocks: Indices, held: int, block_size: int) -> RowPla
     destination = slots[np.nonzero(taken)[1]]
     live = (survivors[:, slots] | taken).reshape(layers, heads, held)
     return RowPlan(blocks, slots, head, source, destination, live, block_size)
+
+
+def end_to_end(rows: Sequence[tuple[Indices, RowPlan]]) -> tuple[Indices, Indices]:
+    """Return the moves of several rows, each given with its blocks, as those of one row after the other.
+
+    The blocks of all, and int64 ``[3, moves]``: heads, ascending, and the slots left and taken.
+    """
+    moves, start = [np.empty((3, 0), np.int64)], 0
+    for blocks, plan in rows:
+        moves.append(np.stack([plan.head, plan.source + start, plan.destination + start]))
+        start += len(blocks) * plan.block_size
+    joined = np.concatenate(moves, axis=1)
+    numbers = np.concatenate([np.empty(0, np.int64), *(blocks for blocks, _ in rows)])
+    return numbers, joined[:, np.argsort(joined[0], kind="stable")]
