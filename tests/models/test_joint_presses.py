@@ -18,6 +18,7 @@ from kvreclaim import InputError, audit, policies
 from kvreclaim.capture.decoding import record_decoding
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
+from kvreclaim.capture.presses.calibration import calibrate
 from kvreclaim.capture.presses.decoding import make_decoding
 from kvreclaim.capture.presses.joint_press import (
     BlendPress,
@@ -31,6 +32,7 @@ from kvreclaim.runtimes.vllm.plan import plan_row
 
 AdaKVPress, KeyDiffPress = kvpress.AdaKVPress, kvpress.KeyDiffPress
 SnapKVPress, StreamingLLMPress = kvpress.SnapKVPress, kvpress.StreamingLLMPress
+ExpectedAttentionPress = kvpress.ExpectedAttentionPress
 PRESSES = {
     "block-joint": BlockJointPress,
     "token-joint": TokenJointPress,
@@ -104,6 +106,56 @@ def test_only_full_layers_of_a_hybrid_model_are_evicted_from():
     assert mask[[0, 2]].all()
     assert np.array_equal(mask[1], mask[3])
     assert mask[1].sum() == 48
+
+
+def test_expected_attention_on_gemma_by_brute_force():
+    """Each full layer's mean query and covariance, rotated by its own rates to each of the next positions.
+
+    kvpress knows of no rates by layer type, which transformers 5 has for Gemma 3.
+    """
+    model, ids, found = tiny_gemma3(), random_ids(96), {}
+    press = BlockJointPress(ExpectedAttentionPress(0.5, n_future_positions=32), recent=8)
+    cache, score = transformers.DynamicCache(), press.scores_of
+
+    def spying(module, cache, kwargs, output):
+        layer = cache.layers[module.layer_idx]
+        scores = score(module, cache, kwargs, output)
+        found[module.layer_idx] = (module, kwargs["hidden_states"], layer.keys[0], layer.values[0], scores)
+        return scores
+
+    press.scores_of = spying
+    with press(model):  # as a user of kvpress does
+        prefill(model, ids, cache)
+    assert sorted(found) == [1, 3]
+    assert [layer.keys.shape[2] for layer in cache.layers] == [96, 48, 96, 48]
+    rates = model.config.rope_parameters["full_attention"]["rope_theta"] ** -(np.arange(4) / 4)
+    angles = np.arange(96, 128)[:, None] * np.concatenate([rates, rates])
+    turn = np.zeros((8, 8))
+    for cosine, sine in zip(np.cos(angles), np.sin(angles), strict=True):
+        half = np.diag(sine[:4])
+        turn += (np.diag(cosine) + np.block([[np.zeros((4, 4)), -half], [half, np.zeros((4, 4))]])) / 32
+    for module, hidden, keys, values, scores in found.values():
+        with torch.no_grad():
+            queries = module.q_norm(module.q_proj(hidden[:, 4:]).view(92, 4, 8)).numpy()
+        key, expected = keys[0, 4:].numpy().astype(float), np.zeros(92)
+        for head in range(4):
+            mean, spread = queries[:, head].mean(0) @ turn.T, np.cov(queries[:, head].T, bias=True)
+            spread = turn @ spread @ turn.T
+            logits = key @ mean / 8**0.5 + np.einsum("ni,ij,nj->n", key, spread, key) / 16
+            weights = np.exp(logits - logits.max())
+            expected += weights / weights.sum() / 4
+        expected *= np.linalg.norm(values[0, 4:].numpy(), axis=-1)
+        np.testing.assert_allclose(scores[0, 4:], expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["expected-attention", "block-joint:recent=8:expected-attention", "cap", "triattention:recent=8"]
+)
+def test_presses_that_rotate_take_a_model_with_rates_by_layer_type(name):
+    model, ids = tiny_gemma3(), random_ids(96)
+    calibrate(model, ids)
+    kept = capture(model, {name: make(name, 0.5, 96)}, ids).masks[name].array.sum(axis=-1)
+    assert kept[:, 0].tolist() == [96, 48, 96, 48]
 
 
 @pytest.mark.parametrize(

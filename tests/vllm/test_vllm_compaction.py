@@ -105,11 +105,12 @@ def test_no_step_costs_more_seconds_than_it_may(engine, reference, prompts, opti
     limited = replace(options, copy_budget=None, latency_budget=LATENCY, copy_cost=copy_cost)
     run = says_what_a_mask_says(engine, reference, prompts, limited, ties)
     steps = by_step(run).values()
-    assert len(steps) > 2
+    assert len(steps) > 1
     for records in steps:
         pairs, runs = (sum(getattr(one, name) for one in records) for name in ("moved_pairs", "runs"))
         seconds = LAYERS * COST.fixed + runs * COST.per_run + pairs * PAIR * COST.per_byte
-        assert {record.priced_seconds for record in records} == {pytest.approx(seconds)}
+        (priced,) = {record.priced_seconds for record in records}
+        assert priced == pytest.approx(seconds)
         assert seconds <= LATENCY + 1e-12
     assert {record.priced_seconds for record in run.evictions if record.asked is not None} == {None}
 

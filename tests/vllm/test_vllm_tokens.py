@@ -61,7 +61,10 @@ WHOLE += [
 WHOLE += [
     Options(policy, BUDGET, mode) for policy in ("paged-eviction", "rkv") for mode in ("free", "pack", "mask")
 ]
-WHOLE += [Options(policy, BUDGET, "compact", recent=32) for policy in ("streaming-llm", "token-joint")]
+WHOLE += [
+    Options(policy, BUDGET, "compact", window=32, recent=32)
+    for policy in ("streaming-llm", "token-joint", "snapkv", "adakv", "blend")
+]
 WHOLE += [
     *SMOKE[-3:],
     Options("blend", BUDGET, "pack", recent=32, scores="tova", buffer=16),

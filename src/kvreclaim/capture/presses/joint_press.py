@@ -20,6 +20,7 @@ from kvpress.utils import compute_n_kept
 from torch import Tensor
 
 from kvreclaim.capture.inside.attention_layers import evictable
+from kvreclaim.capture.inside.rotary import bind_rotary
 from kvreclaim.errors import InputError
 from kvreclaim.layout import BlockLayout
 from kvreclaim.policies import Blend, BlockJoint, BlockSwap, Policy, TokenJoint
@@ -130,6 +131,7 @@ class JointPress(TwoPassPress):
         if layer.keys.shape[0] != 1:
             raise InputError(f"a batch of {layer.keys.shape[0]} prompts: pass one prompt at a time")
         attentions = output[1] if len(output) > 1 else None
+        bind_rotary(module, module.rotary_emb)  # kvpress gives all layers the same
         scores: Tensor = self.press.score(
             module, kwargs["hidden_states"], layer.keys, layer.values, attentions, kwargs
         )[0].float()
