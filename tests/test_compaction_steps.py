@@ -28,13 +28,14 @@ COPY = TokenCopy(Price(), token_bytes=2, tensors=3, table_update=0.125)
 
 @st.composite
 def pools(draw: st.DrawFn, most_blocks: int = 7) -> PoolOccupancy:
-    """A few requests; some blocks shared, the last block of some half written."""
+    """A few requests; some blocks shared, the last block of some half written; whole tokens, or heads."""
     size, requests = draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    heads = draw(st.sampled_from([(), (1,), (3,)]))
     lengths = [draw(st.integers(1, max(1, most_blocks // requests))) for _ in range(requests)]
     owner = np.repeat(np.arange(requests), lengths)
     generator = np.random.default_rng(draw(st.integers(0, 2**32)))
-    live = generator.random((len(owner), size)) < draw(st.floats(0.1, 0.9))
-    writable = np.ones(live.shape, bool)
+    live = generator.random((*heads, len(owner), size)) < draw(st.floats(0.1, 0.9))
+    writable = np.ones((len(owner), size), bool)
     for last in np.cumsum(lengths) - 1:
         writable[last, draw(st.integers(1, size)) :] = False
     live &= writable
@@ -43,9 +44,10 @@ def pools(draw: st.DrawFn, most_blocks: int = 7) -> PoolOccupancy:
 
 
 def most_freed(pool: PoolOccupancy, copies: float) -> int:
-    """Exhaustive, request by request: the most blocks whose tokens fit into the holes of the others."""
-    live = pool.live.sum(axis=1)
-    holes = (pool.writable & ~pool.live).sum(axis=1)
+    """Exhaustive, request by request: the most blocks whose pairs fit into the others' holes, by head."""
+    of_heads = pool.by_head.sum(axis=2)
+    live = of_heads.sum(axis=0)
+    holes = (pool.writable & ~pool.by_head).sum(axis=2)
     by_request = []
     for request in range(pool.requests):
         own = np.flatnonzero((pool.request == request) & (pool.movable | (live >= 0)))
@@ -54,7 +56,7 @@ def most_freed(pool: PoolOccupancy, copies: float) -> int:
         for count in range(len(movable) + 1):
             for chosen in combinations(movable, count):
                 others = [e for e in own if e not in chosen and (live[e] or not pool.movable[e])]
-                if holes[others].sum() >= live[list(chosen)].sum():
+                if (holes[:, others].sum(axis=1) >= of_heads[:, list(chosen)].sum(axis=1)).all():
                     costs[count] = min(costs.get(count, np.inf), live[list(chosen)].sum())
         by_request.append(costs)
     best = {0: 0.0}
@@ -68,38 +70,32 @@ def most_freed(pool: PoolOccupancy, copies: float) -> int:
 
 def check(pool: PoolOccupancy, plan, copy: TokenCopy) -> np.ndarray:
     """The moves are safe and what the plan says; return the occupancy after them."""
-    assert len({tuple(place) for place in plan.source} | {tuple(place) for place in plan.destination}) == (
-        2 * plan.moved_tokens
-    )
-    after = pool.live.copy()
+    moves = list(zip(plan.head.tolist(), plan.source.tolist(), plan.destination.tolist(), strict=True))
+    places = {(head, *place) for head, *both in moves for place in both}
+    assert len(places) == 2 * plan.moved_tokens
+    before, after = pool.by_head, pool.by_head.copy()
     runs = 0
-    for index, ((entry, slot), (to, into)) in enumerate(zip(plan.source, plan.destination, strict=True)):
+    for index, (head, (entry, slot), (to, into)) in enumerate(moves):
         assert pool.request[entry] == pool.request[to]
-        assert pool.live[entry, slot]
-        assert not pool.live[to, into]
+        assert before[head, entry, slot]
+        assert not before[head, to, into]
         assert pool.writable[to, into]
         assert pool.movable[entry]
-        assert pool.live[to].any() or not pool.movable[to]
-        follows = index and (*plan.source[index - 1], *plan.destination[index - 1]) == (
-            entry,
-            slot - 1,
-            to,
-            into - 1,
-        )
-        runs += not follows
-        after[entry, slot], after[to, into] = False, True
-    assert np.array_equal(plan.applied(pool.live), after)
-    assert np.array_equal(plan.freed, np.flatnonzero(pool.movable & ~after.any(axis=1)))
-    emptied = len(plan.freed) - int((pool.movable & ~pool.live.any(axis=1)).sum())
+        assert before[:, to].any() or not pool.movable[to]
+        runs += not index or moves[index - 1] != (head, [entry, slot - 1], [to, into - 1])
+        after[head, entry, slot], after[head, to, into] = False, True
+    assert np.array_equal(plan.applied(pool.live), after.reshape(pool.live.shape))
+    assert np.array_equal(plan.freed, np.flatnonzero(pool.movable & ~after.any(axis=(0, 2))))
+    emptied = len(plan.freed) - empty_already(pool)
     price = copy.price
     seconds = price.fixed + runs * copy.tensors * price.per_run + emptied * copy.table_update
     seconds += plan.moved_tokens * copy.token_bytes * price.per_byte
     assert plan.seconds == pytest.approx(seconds if plan.moved_tokens else 0.0)
-    return after
+    return after.reshape(pool.live.shape)
 
 
 def empty_already(pool: PoolOccupancy) -> int:
-    return int((pool.movable & ~pool.live.any(axis=1)).sum())
+    return int((pool.movable & ~pool.by_head.any(axis=(0, 2))).sum())
 
 
 @given(pools(), st.integers(1, 12))
@@ -133,9 +129,11 @@ def test_steps_end_where_one_plan_without_a_budget_does(
             break
         live = check(now, step, COPY)
         moved += step.moved_tokens
-    assert np.array_equal(
-        (~live.any(axis=1)) & pool.movable, (~whole.applied(pool.live).any(axis=1)) & pool.movable
+    end, at_once = (
+        PoolOccupancy(pool.request, each, pool.writable, pool.movable)
+        for each in (live, whole.applied(pool.live))
     )
+    assert empty_already(end) == empty_already(at_once)
     assert moved == whole.moved_tokens
 
 
@@ -209,6 +207,27 @@ def test_occupancy_of_block_tables() -> None:
     assert pool.movable.tolist() == [True, False, False, False]
 
 
+def test_occupancy_of_heads() -> None:
+    live = {"a": np.array([[1, 0, 1], [0, 0, 1]], bool), "b": np.array([[1], [0]], bool)}
+    pool = PoolOccupancy.of_tables({"a": (3, 1), "b": (0,)}, live, [False] * 4, 2)
+    assert pool.live.astype(int).tolist() == [[[1, 0], [1, 0], [1, 0]], [[0, 0], [1, 0], [0, 0]]]
+    assert pool.movable.tolist() == [True, False, False]
+
+
+def test_the_fullest_head_says_how_many_blocks_go() -> None:
+    """By hand: one head could leave a block, the other could not; once it can, its pairs are paid for too."""
+    one, two = [[1, 0], [1, 0], [1, 1]], [[1, 1], [1, 0], [1, 1]]
+    pool = PoolOccupancy(
+        np.zeros(3, int), np.array([one, two], bool), np.ones((3, 2), bool), np.ones(3, bool)
+    )
+    assert plan_step(pool, FREE).moved_tokens == 0
+    two[2] = [0, 0]
+    pool = PoolOccupancy(pool.request, np.array([one, two], bool), pool.writable, pool.movable)
+    plan = plan_step(pool, COPY)
+    assert (plan.freed.tolist(), plan.moved_tokens) == ([1], 2)
+    assert sorted(plan.head.tolist()) == [0, 1]
+
+
 def test_nothing_held_is_nothing_to_do() -> None:
     pool = PoolOccupancy.of_tables({}, {}, [], 4)
     assert plan_step(pool, COPY, copy_budget=4).moved_tokens == 0
@@ -231,6 +250,11 @@ ONES = np.ones((2, 4), bool)
         (lambda _: PoolOccupancy(np.array([1, 2]), ONES, ONES, ONES[:, 0]), "from 0"),
         (lambda _: PoolOccupancy(np.array([0, 2]), ONES, ONES, ONES[:, 0]), "from 0"),
         (lambda _: PoolOccupancy.of_tables({"a": (0,)}, {"a": [True] * 5}, [False], 4), "'a' holds 1"),
+        (lambda _: PoolOccupancy.of_tables({"a": (0,)}, {"a": [ONES]}, [False], 4), "as many heads"),
+        (
+            lambda _: PoolOccupancy.of_tables({"a": (0,), "b": (1,)}, {"a": ONES, "b": ONES[0]}, [0, 0], 4),
+            "as many heads",
+        ),
     ],
 )
 def test_bad_input_gets_one_clear_line(refused, says: str) -> None:  # type: ignore[no-untyped-def]

@@ -1,5 +1,6 @@
 """The copy-cost model: recovered from synthetic copies, optimal by its certificate, and true to a report."""
 
+import json
 import math
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvreclaim.cost import CopyCost, CopySample, fit_copy_cost
+from kvreclaim.cost import CopyCost, CopySample, fit_copy_cost, read_copy_cost
 from kvreclaim.errors import InputError
 
 GB = 1e9
@@ -124,3 +125,38 @@ def test_costs_are_at_least_nothing(fields):
 def test_bytes_need_a_run():
     with pytest.raises(InputError, match="5 bytes in no run"):
         CopyCost(0.0, 0.0, 1.0).seconds(5, 0)
+
+
+def calibrated(**constants):
+    """A way to copy as ``calibrate copy --json`` gives it."""
+    known = {"fixed_seconds": 2e-5, "seconds_per_run": 3e-7, "bytes_per_second": 4e9, **constants}
+    found = {name: {"value": value, "low": None, "high": None} for name, value in known.items()}
+    return {"device": "cpu", "way": "pack", **found}
+
+
+def test_a_calibrated_cost_is_read_from_its_file(tmp_path):
+    file = tmp_path / "copies.json"
+    file.write_text(json.dumps([{**calibrated(fixed_seconds=9), "way": "gather"}, calibrated()]))
+    assert read_copy_cost(file, "cpu", "pack") == CopyCost(2e-5, 3e-7, 0.25e-9)
+    file.write_text(json.dumps([calibrated(bytes_per_second=None)]))
+    assert read_copy_cost(file, "cpu", "pack").per_byte == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("nothing", "holds no cost of copies: write it with kvreclaim calibrate copy --json"),
+        ("[1]", "holds no cost of copies"),
+        (json.dumps([calibrated(fixed_seconds=None)]), "holds no cost of copies"),
+        (json.dumps([calibrated(fixed_seconds=-1)]), "holds no cost of copies"),
+        ("[]", "has no cost of way pack on cpu: write it with kvreclaim calibrate copy --device cpu --way"),
+        (json.dumps([calibrated(), calibrated()]), "has no cost of way pack"),
+    ],
+)
+def test_files_that_hold_no_cost(tmp_path, text, says):
+    file = tmp_path / "copies.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_copy_cost(file, "cpu", "pack")
+    with pytest.raises(InputError, match="holds no cost of copies"):
+        read_copy_cost(tmp_path / "nowhere", "cpu", "pack")

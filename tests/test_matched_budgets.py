@@ -7,10 +7,10 @@ import pytest
 
 from kvreclaim import BlockLayout, InputError
 from kvreclaim.policies import BlockJoint
+from kvreclaim.policies.joint import whole_budget
 from kvreclaim.results import as_csv
 from kvreclaim.runtimes.matched import matched_budgets
 from kvreclaim.runtimes.observation import Scenario
-from kvreclaim.runtimes.vllm.kinds import whole_budget
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.selection import select
 
@@ -78,6 +78,28 @@ def test_block_coherent_policies_take_scores_and_whole_blocks(tmp_path):
         Options("paged-eviction", **whole),
         Options("block-joint", budget=520, mode="free", scores="knorm"),  # 514 end within a block
     ]
+
+
+def test_triattention_takes_the_centres_of_the_model(tmp_path):
+    file = tmp_path / "centres.npz"
+    file.touch()
+    rows = [
+        row("triattention", 0.5),
+        row("effective:block_size=32:triattention", 0.5),
+        row("block-joint:block_size=32:recent=96:triattention:recent=64", 0.5),
+        row("snapkv", 0.5),
+    ]
+    folder = measured(tmp_path, rows)
+    found = [budget.options for budget in matched_budgets(folder, SCENARIO, str(file))]
+    joint = {"scores": "triattention", "recent": 96, "window": 64}
+    assert found == [
+        Options("triattention", 260, centres=str(file)),
+        Options("triattention", 260, "free", centres=str(file)),
+        Options("block-joint", 264, "free", centres=str(file), **joint),
+        Options("snapkv", 260),
+    ]
+    with pytest.raises(InputError, match=r"^triattention wants the model's query centres: pass --centres"):
+        matched_budgets(folder, SCENARIO)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 0.4, 0.5, 0.6, 0.75])

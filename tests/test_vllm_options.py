@@ -24,6 +24,9 @@ def test_the_environment_may_be_silent(monkeypatch):
     assert from_environment() == Options("knorm", 7)
 
 
+PRICED = {"policy": "knorm", "budget": 9, "mode": "compact", "latency_budget": 1, "copy_cost": __file__}
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
@@ -40,7 +43,15 @@ def test_the_environment_may_be_silent(monkeypatch):
         ({"policy": "block-wise", "budget": 64}, "a window of 64"),
         ({"policy": "streaming-llm", "budget": 4}, "4 sinks"),
         ({"policy": "knorm", "budget": 9, "mode": "shrink"}, "mode is 'shrink'"),
-        ({"policy": "knorm", "budget": 9, "mode": "compact"}, "knorm keeps none"),
+        ({"policy": "none", "mode": "compact"}, "nothing to compact"),
+        ({"policy": "knorm", "budget": 9, "mode": "compact", "latency_budget": 1}, "go together"),
+        ({"policy": "knorm", "budget": 9, "mode": "compact", "copy_cost": "c.json"}, "go together"),
+        ({**PRICED, "copy_cost": "nowhere.json"}, "nowhere.json: no such file"),
+        ({**PRICED, "copy_cost": 3}, "copy_cost is 3: pass a path"),
+        ({**PRICED, "latency_budget": 0}, "latency_budget is 0: pass seconds"),
+        ({**PRICED, "latency_budget": "1"}, "latency_budget is '1': pass seconds"),
+        ({**PRICED, "mode": "pack"}, "mode pack has no latency_budget"),
+        ({**PRICED, "policy": "paged-eviction", "budget": 128}, "paged-eviction copies nothing"),
         ({"policy": "knorm", "budget": 9, "mode": "free", "copy_budget": 1}, "copies nothing"),
         ({"policy": "adakv", "budget": 99, "copy_budget": 1}, "heads differ"),
         ({"policy": "knorm", "budget": 9, "buffer": 0}, "at least 1"),

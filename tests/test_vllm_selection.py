@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from kvreclaim import BlockLayout, policies
 from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
+from kvreclaim.policies.joint import whole_budget
 from kvreclaim.runtimes.vllm.checks import check_blocks
-from kvreclaim.runtimes.vllm.kinds import whole_budget
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.plan import plan_row
 from kvreclaim.runtimes.vllm.selection import keep_from_file, pyramid_budgets, select

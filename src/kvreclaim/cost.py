@@ -7,9 +7,12 @@ by bytes alone can be far off: vllm-project/vllm#35990 saw a layer copied at 40 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
+from os import PathLike
+from pathlib import Path
 from typing import SupportsIndex
 
 import numpy as np
@@ -131,6 +134,41 @@ class CopyFit:
         """The bandwidth's interval, low and high; None for an end that is not bounded."""
         low, high = self.per_byte
         return (1 / high if high else None, 1 / low if low else None)
+
+
+def read_copy_cost(path: str | PathLike[str], device: str, way: str) -> CopyCost:
+    """Read the cost of one way to copy from a file that ``kvreclaim calibrate copy --json`` wrote.
+
+    Raises
+    ------
+    InputError
+        If the file is none of these, or that way on that device is not in it.
+    """
+    try:
+        calibrated = json.loads(Path(path).read_bytes())
+        found = [one for one in calibrated if (one["device"], one["way"]) == (device, way)]
+        constants = [
+            {name: one[name]["value"] for name in ("fixed_seconds", "seconds_per_run", "bytes_per_second")}
+            for one in found
+        ]
+        costs = [
+            CopyCost(
+                fixed=float(one["fixed_seconds"]),
+                per_run=float(one["seconds_per_run"]),
+                per_byte=1 / one["bytes_per_second"] if one["bytes_per_second"] else 0.0,
+            )
+            for one in constants
+        ]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"{path} holds no cost of copies: write it with kvreclaim calibrate copy --json"
+        ) from error
+    if len(costs) != 1:
+        raise InputError(
+            f"{path} has no cost of way {way} on {device}: write it with kvreclaim calibrate copy "
+            f"--device {device} --way {way} --json"
+        )
+    return costs[0]
 
 
 def fit_copy_cost(samples: Sequence[CopySample], confidence: float = 0.95, seed: int = 0) -> CopyFit:

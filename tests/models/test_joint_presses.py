@@ -18,6 +18,7 @@ from kvreclaim import InputError, audit, policies
 from kvreclaim.capture.decoding import record_decoding
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
+from kvreclaim.capture.presses.calibration import calibrate
 from kvreclaim.capture.presses.decoding import make_decoding
 from kvreclaim.capture.presses.joint_press import (
     BlendPress,
@@ -27,9 +28,11 @@ from kvreclaim.capture.presses.joint_press import (
 )
 from kvreclaim.capture.record import record
 from kvreclaim.layout import BlockLayout
+from kvreclaim.runtimes.vllm.plan import plan_row
 
 AdaKVPress, KeyDiffPress = kvpress.AdaKVPress, kvpress.KeyDiffPress
 SnapKVPress, StreamingLLMPress = kvpress.SnapKVPress, kvpress.StreamingLLMPress
+ExpectedAttentionPress = kvpress.ExpectedAttentionPress
 PRESSES = {
     "block-joint": BlockJointPress,
     "token-joint": TokenJointPress,
@@ -105,6 +108,56 @@ def test_only_full_layers_of_a_hybrid_model_are_evicted_from():
     assert mask[1].sum() == 48
 
 
+def test_expected_attention_on_gemma_by_brute_force():
+    """Each full layer's mean query and covariance, rotated by its own rates to each of the next positions.
+
+    kvpress knows of no rates by layer type, which transformers 5 has for Gemma 3.
+    """
+    model, ids, found = tiny_gemma3(), random_ids(96), {}
+    press = BlockJointPress(ExpectedAttentionPress(0.5, n_future_positions=32), recent=8)
+    cache, score = transformers.DynamicCache(), press.scores_of
+
+    def spying(module, cache, kwargs, output):
+        layer = cache.layers[module.layer_idx]
+        scores = score(module, cache, kwargs, output)
+        found[module.layer_idx] = (module, kwargs["hidden_states"], layer.keys[0], layer.values[0], scores)
+        return scores
+
+    press.scores_of = spying
+    with press(model):  # as a user of kvpress does
+        prefill(model, ids, cache)
+    assert sorted(found) == [1, 3]
+    assert [layer.keys.shape[2] for layer in cache.layers] == [96, 48, 96, 48]
+    rates = model.config.rope_parameters["full_attention"]["rope_theta"] ** -(np.arange(4) / 4)
+    angles = np.arange(96, 128)[:, None] * np.concatenate([rates, rates])
+    turn = np.zeros((8, 8))
+    for cosine, sine in zip(np.cos(angles), np.sin(angles), strict=True):
+        half = np.diag(sine[:4])
+        turn += (np.diag(cosine) + np.block([[np.zeros((4, 4)), -half], [half, np.zeros((4, 4))]])) / 32
+    for module, hidden, keys, values, scores in found.values():
+        with torch.no_grad():
+            queries = module.q_norm(module.q_proj(hidden[:, 4:]).view(92, 4, 8)).numpy()
+        key, expected = keys[0, 4:].numpy().astype(float), np.zeros(92)
+        for head in range(4):
+            mean, spread = queries[:, head].mean(0) @ turn.T, np.cov(queries[:, head].T, bias=True)
+            spread = turn @ spread @ turn.T
+            logits = key @ mean / 8**0.5 + np.einsum("ni,ij,nj->n", key, spread, key) / 16
+            weights = np.exp(logits - logits.max())
+            expected += weights / weights.sum() / 4
+        expected *= np.linalg.norm(values[0, 4:].numpy(), axis=-1)
+        np.testing.assert_allclose(scores[0, 4:], expected, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["expected-attention", "block-joint:recent=8:expected-attention", "cap", "triattention:recent=8"]
+)
+def test_presses_that_rotate_take_a_model_with_rates_by_layer_type(name):
+    model, ids = tiny_gemma3(), random_ids(96)
+    calibrate(model, ids)
+    kept = capture(model, {name: make(name, 0.5, 96)}, ids).masks[name].array.sum(axis=-1)
+    assert kept[:, 0].tolist() == [96, 48, 96, 48]
+
+
 @pytest.mark.parametrize(
     ("name", "moved"), [("block-joint", 0.0), ("block-swap:copies=0.02", 0.02), ("blend", 0.125)]
 )
@@ -164,6 +217,47 @@ def test_while_decoding_the_same_whole_blocks_leave_everywhere():
     assert audit(series.mask(16), BlockLayout(4)).free_blocks == 7
 
 
+@pytest.mark.parametrize("tables", ["shared", "per_layer"])
+@pytest.mark.parametrize(
+    ("policy", "given"),
+    [("block-joint", {"top": 3}), ("block-swap", {"copies": 0.1}), ("blend", {"beta": 0.5})],
+)
+def test_while_decoding_blocks_are_those_that_a_runtime_would_hold(policy, given, tables):
+    """By hand, over two evictions: a row of memory for each head, moved in as vLLM's plugin plans it."""
+    model, block = tiny_llama(), 4
+    ((option, value),) = given.items()
+    name = f"{policy}:{option}={value}:block_size={block}:block_tables={tables}:recent=3:knorm"
+    press, scored = make_decoding(f"decoding:compression_interval=9:{name}", 32), []
+    score = press.press.scores_of
+
+    def spying(module, *rest):
+        scores = score(module, *rest)
+        scored.append(scores.numpy())
+        return scores
+
+    press.press.scores_of = spying
+    series = record_decoding(model, press, random_ids(41), 20, continuation=random_ids(20, seed=3))
+    chosen = policies.get(policy, recent=3, **given)
+    tokens = np.broadcast_to(np.arange(41), (3, 2, 41))  # which one lies in each slot
+    for event, step in enumerate((9, 18)):
+        fresh = np.broadcast_to(np.arange(41 + 9 * event, 41 + step), (3, 2, 9))
+        tokens = np.concatenate([tokens, fresh], axis=-1)
+        in_order = np.stack(scored[3 * event : 3 * event + 3])
+        by_slot = np.take_along_axis(in_order, tokens.argsort(-1).argsort(-1), axis=-1)
+        filled = tokens.shape[-1]
+        last = (filled - 1) % block + 1
+        keep = chosen.select(by_slot, last + (32 - last) // block * block, BlockLayout(block, tables)).array
+        parts = [slice(None)] if tables == "shared" else [slice(layer, layer + 1) for layer in range(3)]
+        tokens = np.concatenate(
+            [plan_row(keep[part], block, "pack").carry(tokens[part], -1) for part in parts]
+        )
+        for layer, of_head in np.ndindex(3, 2):
+            alive = np.flatnonzero(series.mask(step).array[layer, of_head])
+            assert sorted(tokens[layer, of_head]) == alive.tolist()
+    moved = tokens[..., 1:] < tokens[..., :-1]
+    assert moved.any() == (policy != "block-joint")
+
+
 def test_decoding_again_starts_anew():
     press = make_decoding("decoding:compression_interval=8:token-joint:recent=16:block_size=4:rkv", 48)
     for _ in range(2):
@@ -174,7 +268,7 @@ def test_decoding_again_starts_anew():
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("decoding:block-swap:knorm", "pass block-joint or token-joint"),
+        ("decoding:block-swap:recent=0:knorm", "while decoding the last block stays"),
         ("decoding:block-joint:block_size=5:knorm", "pass a multiple"),
         ("decoding:compression_interval=0:block-joint:knorm", "compression_interval"),
         ("decoding:block-joint", "block-joint:snapkv"),

@@ -10,7 +10,7 @@ from small_models import prefill, random_ids, smollm2, tiny_gemma3, tiny_llama, 
 from kvreclaim import InputError
 from kvreclaim.capture.decoding import record_decoding
 from kvreclaim.capture.inside.queries import latest_queries, observed_queries
-from kvreclaim.capture.inside.rotary import rotated_queries
+from kvreclaim.capture.inside.rotary import bind_rotary, rotated_queries
 from kvreclaim.capture.prefill import capture
 from kvreclaim.capture.presses import make
 from kvreclaim.capture.presses.calibration import calibrate, centres_file, query_centres
@@ -153,7 +153,7 @@ def test_queries_are_rotated_as_attention_has_them(model):
 
     def note(module, _, kwargs, __):
         own = latest_queries(module)
-        module.rotary_emb = model.model.rotary_emb
+        bind_rotary(module, model.model.rotary_emb)
         seen[module.layer_idx] = (own[:, -9:], rotated_queries(module, kwargs["hidden_states"], 9, kwargs))
 
     hooks = [layer.self_attn.register_forward_hook(note, with_kwargs=True) for layer in model.model.layers]

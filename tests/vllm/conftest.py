@@ -73,6 +73,16 @@ def reference():
 
 
 @pytest.fixture(scope="session")
+def centres(reference, prompts, tmp_path_factory):
+    """The file that ``calibrate queries`` would write, but for its text: the longest of the prompts."""
+    from kvreclaim.scores.centres_file import CentresFile
+
+    file = tmp_path_factory.mktemp("centres") / "centres.npz"
+    CentresFile(*(part.numpy() for part in reference.centres(prompts[0]))).save(file)
+    return str(file)
+
+
+@pytest.fixture(scope="session")
 def prompts():
     """Token ids of three texts of different kind, of 518, 265 and 153 tokens."""
     from transformers import AutoTokenizer

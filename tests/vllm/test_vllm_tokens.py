@@ -27,6 +27,19 @@ SMOKE = [
     Options("block-swap", BUDGET, "pack", recent=32, buffer=24),
     Options("rkv", BUDGET, "pack", buffer=16),
 ]
+TRIATTENTION = [
+    ("triattention", {"buffer": 16}),
+    ("block-joint", {"mode": "free", "scores": "triattention", "recent": 32}),
+    ("block-swap", {"scores": "triattention", "recent": 32}),
+]
+"""Policies and options; the query centres are a file."""
+
+if FULL:
+    TRIATTENTION += [
+        *(("triattention", {"mode": mode}) for mode in ("free", "mask")),
+        *((policy, {"scores": "triattention", "recent": 32}) for policy in ("blend", "token-joint")),
+        ("block-joint", {"mode": "free", "scores": "triattention", "recent": 32, "buffer": 32}),
+    ]
 
 
 JOINT = ("block-joint", "block-swap", "blend", "token-joint")
@@ -48,7 +61,10 @@ WHOLE += [
 WHOLE += [
     Options(policy, BUDGET, mode) for policy in ("paged-eviction", "rkv") for mode in ("free", "pack", "mask")
 ]
-WHOLE += [Options(policy, BUDGET, "compact", recent=32) for policy in ("streaming-llm", "token-joint")]
+WHOLE += [
+    Options(policy, BUDGET, "compact", window=32, recent=32)
+    for policy in ("streaming-llm", "token-joint", "snapkv", "adakv", "blend")
+]
 WHOLE += [
     *SMOKE[-3:],
     Options("blend", BUDGET, "pack", recent=32, scores="tova", buffer=16),
@@ -68,6 +84,16 @@ def named(options):
 
 @pytest.mark.parametrize("options", WHOLE if FULL else SMOKE, ids=named)
 def test_tokens_are_those_of_the_reference(engine, reference, prompts, options, ties):
+    hold_to_the_reference(engine, reference, prompts, options, ties)
+
+
+@pytest.mark.parametrize("policy, given", TRIATTENTION, ids=str)
+def test_triattention_says_what_the_reference_does(engine, reference, prompts, centres, policy, given, ties):
+    options = Options(policy, BUDGET, **{"window": 48, "centres": centres, **given})
+    hold_to_the_reference(engine, reference, prompts, options, ties)
+
+
+def hold_to_the_reference(engine, reference, prompts, options, ties):
     run = engine.run(prompts, replace(options, record_masks=True), COUNT)
     evicted = {record.request.split("-")[0] for record in run.evictions}
     assert len(evicted) == len(prompts)

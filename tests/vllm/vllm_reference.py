@@ -81,6 +81,25 @@ class Reference:
         return list(self._states)
 
     @torch.no_grad()
+    def centres(self, prompt):
+        """Return each layer's mean query before rotation and its spread, and the rates of the rotation.
+
+        ``[layers, heads, 64]``, ``[layers, heads, 32]`` and ``[32]``: what `CentresFile` takes.
+        """
+        found = []
+        hooks = [
+            layer.self_attn.q_proj.register_forward_hook(lambda *call: found.append(call[-1][0]))
+            for layer in self.model.model.layers
+        ]
+        self.states(prompt)
+        for hook in hooks:
+            hook.remove()
+        queries = torch.stack(found).unflatten(-1, (-1, 64)).transpose(1, 2)
+        pairs = torch.complex(*queries.chunk(2, dim=-1))
+        spread = pairs.abs().mean(2) - pairs.mean(2).abs()
+        return queries.mean(2), spread, self.model.model.rotary_emb.inv_freq
+
+    @torch.no_grad()
     def says(self, prompt, following, mask=None):
         """Return log probabilities [n, vocabulary] after each of n tokens; of the prompt a mask is left."""
         cache, _ = self.prefill(prompt)

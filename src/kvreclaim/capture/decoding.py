@@ -21,6 +21,7 @@ from kvreclaim.capture.inside.attention_layers import (
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.inside.queries import observed_queries
 from kvreclaim.capture.inside.quiet import quiet_kvpress
+from kvreclaim.capture.inside.rotary import bind_rotary
 from kvreclaim.capture.inside.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.capture.record import living_rows
 from kvreclaim.capture.rows.history import LayerHistory
@@ -125,7 +126,7 @@ class _Recorder:
             rotary = decoder_of(self._model).rotary_emb
             for module, evicts in zip(self._modules, evictable(self._model, tokens), strict=True):
                 if evicts:
-                    module.rotary_emb = rotary  # presses look for it there
+                    bind_rotary(module, rotary)
                     stack.callback(module.register_forward_hook(self._after, with_kwargs=True).remove)
             if hasattr(self._press, "reset"):
                 stack.callback(self._press.reset)

@@ -22,6 +22,7 @@ from kvreclaim.capture.inside.attention_layers import (
 from kvreclaim.capture.inside.checks import asked_ratio, check_keeps_something, check_prompt
 from kvreclaim.capture.inside.queries import observed_queries
 from kvreclaim.capture.inside.quiet import quiet_kvpress
+from kvreclaim.capture.inside.rotary import bind_rotary
 from kvreclaim.capture.inside.surroundings import attention_set_to, named_errors, seeded
 from kvreclaim.capture.presses.policy_press import SHARED_SCORES
 from kvreclaim.capture.presses.refusals import check_recordable, needs_attention_weights
@@ -157,7 +158,7 @@ def _shared_prefill(
         pressed = evictable(model, tokens) if presses else ()
         for module, takes_part in zip(attention_layers(model), pressed, strict=False):
             if takes_part:
-                module.rotary_emb = decoder.rotary_emb  # presses look for it there
+                bind_rotary(module, decoder.rotary_emb)
                 stack.callback(module.register_forward_hook(hook, with_kwargs=True).remove)
         decoder(input_ids=input_ids, past_key_values=cache, use_cache=True)
     took = time.perf_counter() - begun - sum(seconds.values())

@@ -120,11 +120,9 @@ def observe_command(
     folder.claim("observe")
     chosen, budgets = policies or POLICIES[runtime], None
     if matched is not None:
-        if runtime != "vllm" or policies or modes or buffer is not None or centres is not None:
-            raise InputError(
-                "--matched says what vLLM evicts: leave out --policy, --mode, --buffer and --centres"
-            )
-        budgets = matched_budgets(matched, scenario)
+        if runtime != "vllm" or policies or modes or buffer is not None:
+            raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
+        budgets = matched_budgets(matched, scenario, centres)
         observations = _at_matched_quality(scenario, budgets)
     elif runtime == "vllm":
         observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer, centres))

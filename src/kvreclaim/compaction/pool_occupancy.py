@@ -22,7 +22,8 @@ class PoolOccupancy:
     request
         Whole numbers ``[entries]``, ascending from 0 without a gap: whose table the entry is of.
     live
-        bool ``[entries, block_size]``: slots that hold a live token.
+        bool ``[entries, block_size]``: slots that hold a live token, which moves whole; or
+        ``[heads, entries, block_size]``: slots that hold a live pair of each head, which moves its own.
     writable
         bool ``[entries, block_size]``: slots that may be written to. Not those of a block that other tables
         hold as well, nor those that wait for tokens to come.
@@ -42,9 +43,12 @@ class PoolOccupancy:
     movable: NDArray[np.bool_]
 
     def __post_init__(self) -> None:
-        entries = len(self.request)
-        if self.live.ndim != 2 or self.live.shape != self.writable.shape or len(self.live) != entries:
-            raise InputError("live and writable slots: pass bool [entries, block_size], an entry a block")
+        entries, shape = len(self.request), self.live.shape
+        if len(shape) not in (2, 3) or shape[-2:] != self.writable.shape or shape[-2] != entries:
+            raise InputError(
+                "live and writable slots: pass bool [entries, block_size], an entry a block; live ones of "
+                "heads [heads, entries, block_size]"
+            )
         if self.movable.shape != (entries,) or not self.writable[self.movable].all():
             raise InputError("movable: pass a bool for each entry, True only where all slots are writable")
         steps = np.diff(self.request)
@@ -54,7 +58,12 @@ class PoolOccupancy:
     @property
     def block_size(self) -> int:
         """Slots of a block."""
-        return int(self.live.shape[1])
+        return int(self.live.shape[-1])
+
+    @property
+    def by_head(self) -> NDArray[np.bool_]:
+        """The live slots ``[heads, entries, block_size]``; whole tokens are those of one head."""
+        return self.live if self.live.ndim == 3 else self.live[None]
 
     @property
     def requests(self) -> int:
@@ -77,6 +86,7 @@ class PoolOccupancy:
             By request: the pool's numbers of its blocks.
         live
             By request: a bool for each slot that it filled, block after block; all but the last are full.
+            Or ``[heads, slots]``, of all requests as many heads.
         shared
             By number of the block: whether several tables hold it.
         block_size
@@ -90,19 +100,24 @@ class PoolOccupancy:
         size = check_block_size(block_size)
         held = {request: table for request, table in tables.items() if len(table)}
         numbers = [block for table in held.values() for block in table]
-        occupancy = np.zeros((len(numbers), size), np.bool_)
+        heads = {np.shape(live[request])[:-1] for request in held} or {()}
+        if len(heads) > 1 or len(min(heads)) > 1:
+            raise InputError("live slots: pass [slots] for every request, or [heads, slots], as many heads")
+        occupancy = np.zeros((*min(heads), len(numbers), size), np.bool_)
         writable = np.zeros((len(numbers), size), np.bool_)
         start = 0
         for request, table in held.items():
             alive = np.asarray(live[request])
-            if alive.ndim != 1 or alive.dtype != np.bool_ or -(-len(alive) // size) != len(table):
+            filled = alive.shape[-1] if alive.ndim else -1
+            if alive.dtype != np.bool_ or -(-filled // size) != len(table):
                 raise InputError(
                     f"request {request!r} holds {len(table)} blocks of {size} slots: pass a bool for each "
                     "slot that it filled, all blocks but the last full"
                 )
-            own = slice(start, start + len(table))
-            occupancy[own].reshape(-1)[: len(alive)] = alive
-            writable[own].reshape(-1)[: len(alive)] = True
+            own, fill = slice(start, start + len(table)), len(table) * size - filled
+            padded = np.pad(alive, [*((0, 0) for _ in min(heads)), (0, fill)])
+            occupancy[..., own, :] = padded.reshape(*min(heads), len(table), size)
+            writable[own].reshape(-1)[:filled] = True
             start += len(table)
         writable[np.asarray(shared, np.bool_)[numbers]] = False
         owner = np.repeat(np.arange(len(held)), [len(table) for table in held.values()])

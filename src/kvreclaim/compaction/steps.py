@@ -10,6 +10,9 @@ h // B blocks can be emptied: the holes of the others hold their tokens. The lea
 copies (`kvreclaim.compaction.choose`) and are the sources; the holes of the others are the destinations. The
 two never meet, so moves are safe in place, in any order, and wherever a step ends. Over all requests sources
 are taken in ascending order of their cost, which frees the most blocks that any choice could at that cost.
+
+Where each head moves its own pairs, a block goes back once it is dead in all of them, and costs the pairs of
+all; the head with the fewest holes says how many blocks can be emptied.
 """
 
 from __future__ import annotations
@@ -46,7 +49,7 @@ class CopyPrice(Protocol):
 
 @dataclass(frozen=True)
 class TokenCopy:
-    """What it takes to move one token.
+    """What it takes to move one token; or one pair, where each head moves its own.
 
     Parameters
     ----------
@@ -89,15 +92,18 @@ class StepPlan:
 
     Parameters
     ----------
+    head
+        int64 ``[moves]``: the head that moves a pair; 0 where whole tokens move.
     source, destination
         int64 ``[moves, 2]``: (entry, slot) in the occupancy that the step was planned on. A move copies what
-        all tensors of the table hold at the one to the other; the source is dead then.
+        all tensors of the table, or those of the head, hold at the one to the other; the source is dead then.
     freed
         int64 ``[blocks]``: entries that hold no live token after the moves, ascending.
     seconds
         What the step costs.
     """
 
+    head: Indices
     source: Indices
     destination: Indices
     freed: Indices
@@ -105,14 +111,15 @@ class StepPlan:
 
     @property
     def moved_tokens(self) -> int:
-        """Tokens that move."""
+        """Tokens that move; pairs, where each head moves its own."""
         return len(self.source)
 
     def applied(self, live: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return the live slots ``[entries, block_size]`` after the moves."""
+        """Return the live slots, of the shape that the occupancy has, after the moves."""
         after = live.copy()
-        after[tuple(self.source.T)] = False
-        after[tuple(self.destination.T)] = True
+        by_head = after if after.ndim == 3 else after[None]
+        by_head[self.head, *self.source.T] = False
+        by_head[self.head, *self.destination.T] = True
         return after
 
 
@@ -134,9 +141,9 @@ def plan_step(
     pool
         What the requests hold now.
     copy
-        What moving a token takes.
+        What moving a token takes, or a pair.
     copy_budget
-        The most tokens to move, at least 1; None for no limit.
+        The most of them to move, at least 1; None for no limit.
     latency_budget
         The most seconds, above 0; None for no limit.
 
@@ -148,17 +155,17 @@ def plan_step(
     limit = float("inf") if latency_budget is None else latency_budget
     if not limit > 0:
         raise InputError(f"latency_budget is {latency_budget!r}: pass seconds, greater than 0")
-    live = pool.live.sum(axis=1)
+    live = pool.by_head.sum(axis=(0, 2))
     sources = _sources(pool, live)
     tokens = live[sources]
     most = int(tokens.sum()) if copy_budget is None else positive_int(copy_budget, "copy_budget")
-    seconds = copy.seconds(tokens, _stretches(pool.live[sources])) + copy.table_update
+    seconds = copy.seconds(tokens, _stretches(pool.by_head[:, sources])) + copy.table_update
     order = np.argsort(tokens if latency_budget is None else seconds, kind="stable")
     fit = min(_within(tokens[order], most), _within(seconds[order], limit - copy.price.fixed))
     chosen = sources[order[: fit + 1]]  # and one more, which may be begun
-    source, destination = _moves(pool, live, sources, chosen)
+    head, source, destination = _moves(pool, live, sources, chosen)
     ends = np.cumsum(live[chosen])
-    cost = copy.seconds(np.ones(len(source), np.int64), _begins(source, destination))
+    cost = copy.seconds(np.ones(len(source), np.int64), _begins(head, source, destination))
     cost[ends - 1] += copy.table_update
     moves = min(most, _within(cost, limit - copy.price.fixed))
     emptied = int(np.searchsorted(ends, moves, side="right"))
@@ -166,6 +173,7 @@ def plan_step(
         moves = int(ends[emptied - 1])
     freed = np.concatenate([np.flatnonzero((live == 0) & pool.movable), chosen[:emptied]])
     return StepPlan(
+        head[:moves],
         source[:moves],
         destination[:moves],
         np.sort(freed),
@@ -175,34 +183,45 @@ def plan_step(
 
 def _sources(pool: PoolOccupancy, live: Indices) -> Indices:
     """Return the entries that can be emptied together: the least filled of each request."""
-    holes = np.where((live > 0) | ~pool.movable, (pool.writable & ~pool.live).sum(axis=1), 0)
-    most = np.bincount(pool.request, holes, minlength=pool.requests).astype(np.int64) // pool.block_size
+    counted = (live > 0) | ~pool.movable
+    holes = np.where(counted, (pool.writable & ~pool.by_head).sum(axis=2), 0)  # [heads, entries]
+    by_request = [np.bincount(pool.request, of_head, minlength=pool.requests) for of_head in holes]
+    most = np.min(by_request, axis=0).astype(np.int64) // pool.block_size
     held = np.flatnonzero(pool.movable & (live > 0))
-    ascending = held[np.argsort(pool.request[held] * (pool.block_size + 1) + live[held], kind="stable")]
+    ascending = held[np.argsort(_by_request(pool, live)[held], kind="stable")]
     owner = pool.request[ascending]
     return ascending[_rank(owner) < most[owner]]
 
 
-def _moves(pool: PoolOccupancy, live: Indices, sources: Indices, chosen: Indices) -> tuple[Indices, Indices]:
-    """Match the live tokens of the chosen sources to holes of their requests, of the fullest blocks first."""
-    place, slot = np.nonzero(pool.live[chosen])
+def _by_request(pool: PoolOccupancy, ascending: Indices) -> Indices:
+    """Return keys that sort entries by request, and those of a request by a value up to all of its slots."""
+    return pool.request * (2 * pool.live.size + 1) + ascending
+
+
+def _moves(
+    pool: PoolOccupancy, live: Indices, sources: Indices, chosen: Indices
+) -> tuple[Indices, Indices, Indices]:
+    """Match what is live in the chosen sources to holes of their requests, of the fullest blocks first.
+
+    Head, source and destination: block by block, in it head by head, and each head's in ascending order.
+    """
+    place, head, slot = np.nonzero(pool.by_head[:, chosen].transpose(1, 0, 2))
     source = np.stack([chosen[place], slot], axis=1)
     receives = np.zeros(pool.requests, np.bool_)
     receives[pool.request[chosen]] = True
     open_to = receives[pool.request] & ((live > 0) | ~pool.movable)
     open_to[sources] = False
     entries = np.flatnonzero(open_to)
-    fullest_first = entries[
-        np.argsort(pool.request[entries] * (pool.block_size + 1) - live[entries], kind="stable")
-    ]
-    place, slot = np.nonzero(pool.writable[fullest_first] & ~pool.live[fullest_first])
+    fullest_first = entries[np.argsort(_by_request(pool, -live)[entries], kind="stable")]
+    of_head, place, slot = np.nonzero(pool.writable[fullest_first] & ~pool.by_head[:, fullest_first])
     holes = np.stack([fullest_first[place], slot], axis=1)
-    first_hole = np.searchsorted(pool.request[holes[:, 0]], np.arange(pool.requests))
-    owner = pool.request[source[:, 0]]
-    by_owner = np.argsort(owner, kind="stable")
-    nth = np.empty_like(by_owner)
-    nth[by_owner] = _rank(owner[by_owner])
-    return source, holes[first_hole[owner] + nth]
+    taker = of_head * pool.requests + pool.request[holes[:, 0]]
+    first_hole = np.searchsorted(taker, np.arange(len(pool.by_head) * pool.requests))
+    mover = head * pool.requests + pool.request[source[:, 0]]
+    by_mover = np.argsort(mover, kind="stable")
+    nth = np.empty_like(by_mover)
+    nth[by_mover] = _rank(mover[by_mover])
+    return head, source, holes[first_hole[mover] + nth]
 
 
 def _rank(ascending: Indices) -> Indices:
@@ -211,17 +230,18 @@ def _rank(ascending: Indices) -> Indices:
 
 
 def _stretches(live: NDArray[np.bool_]) -> Indices:
-    """Count the stretches of live slots of each block: ``[entries]``."""
+    """Count the stretches of live slots of each block, over all heads: ``[entries]``."""
     begins = live.copy()
-    begins[:, 1:] &= ~live[:, :-1]
-    counts: Indices = begins.sum(axis=1)
+    begins[..., 1:] &= ~live[..., :-1]
+    counts: Indices = begins.sum(axis=(0, 2))
     return counts
 
 
-def _begins(source: Indices, destination: Indices) -> NDArray[np.bool_]:
-    """Say of each move whether it begins a run: its slots don't follow those of the move before."""
+def _begins(head: Indices, source: Indices, destination: Indices) -> NDArray[np.bool_]:
+    """Say of each move whether it begins a run: its slots don't follow those of the head's move before."""
     begins = np.zeros(len(source), np.bool_)
     begins[:1] = True
+    begins[1:] = np.diff(head) != 0
     for places in (source, destination):
         begins[1:] |= (np.diff(places, axis=0) != [0, 1]).any(axis=1)
     return begins

@@ -203,3 +203,13 @@ class JointScores:
         there = np.isfinite(best)  # a partial last block may have fewer
         top_means: Values = np.sum(best, axis=-1, where=there, dtype=np.float64) / there.sum(axis=-1)
         return top_means
+
+
+def whole_budget(budget: int, slots: int, block_size: int) -> int:
+    """Return the slots that a policy leaves in a row of so many, if it fills the blocks it keeps.
+
+    At most the budget: the last block stays with what it holds, for the next token goes there; the rest of
+    the budget pays for whole blocks before it.
+    """
+    last = slots - (slots - 1) // block_size * block_size
+    return min(slots, last + (budget - last) // block_size * block_size)

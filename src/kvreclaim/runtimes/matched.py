@@ -15,15 +15,16 @@ from kvreclaim.errors import InputError
 from kvreclaim.grammar import parse, written
 from kvreclaim.results import ResultsFolder, as_csv
 from kvreclaim.runtimes.observation import Scenario
-from kvreclaim.runtimes.vllm.kinds import ALIGNED, JOINT, WHOLE
+from kvreclaim.runtimes.vllm.kinds import ALIGNED, JOINT, WHOLE, scored_by
 from kvreclaim.runtimes.vllm.naming import name_of, options_of
 from kvreclaim.runtimes.vllm.options import Options
 
-SCORES = ("last-queries", "snapkv", "tova", "knorm", "rkv")
+SCORES = ("last-queries", "snapkv", "tova", "knorm", "rkv", "triattention")
 """Presses of a measurement whose scores the plugin has too, under a policy that takes any."""
 
 POLICIES = (
-    *("streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "random", "pyramidkv", "adakv:snapkv"),
+    *("streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "triattention", "random", "pyramidkv"),
+    "adakv:snapkv",
     *(f"{policy}:PRESS" for policy in JOINT),
     "paged-eviction",
 )
@@ -69,7 +70,9 @@ class MatchedBudget:
 _DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, csv.Error)
 
 
-def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[MatchedBudget]:
+def matched_budgets(
+    folder: str | PathLike[str], scenario: Scenario, centres: str | None = None
+) -> list[MatchedBudget]:
     """Return the budget of each policy of a folder that ``kvreclaim measure`` wrote, at matched quality.
 
     Of a policy that may evict nothing on the median prompt, the budget is the whole prompt.
@@ -80,11 +83,15 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
         Measured on prompts as long as the scenario's and, for effective masks, in its blocks.
     scenario
         The requests and the pool.
+    centres
+        For TriAttention's scores, the model's query centres: a file that ``kvreclaim calibrate queries``
+        wrote.
 
     Raises
     ------
     InputError
-        If the folder is none of ``measure``, or of other prompts, blocks or policies than the runtime has.
+        If the folder is none of ``measure``, or of other prompts, blocks or policies than the runtime has; or
+        if it has TriAttention's scores and there are no centres.
     """
     path = Path(folder)
     try:
@@ -94,7 +101,7 @@ def matched_budgets(folder: str | PathLike[str], scenario: Scenario) -> list[Mat
             rows = [row for row in csv.DictReader(file) if (row["block_tables"], row["remedy"]) == ROWS]
         if run["command"] != "measure":
             raise ValueError("of another command")
-        found = [_budget(row, scenario) for row in rows]
+        found = [_budget(row, scenario, centres) for row in rows]
         if not found or len({row["policy"] for row in rows}) < len(rows):
             raise ValueError("no row, or two of one policy")
         model = run["parameters"].get("model", scenario.model)
@@ -142,8 +149,15 @@ def write_budgets(folder: ResultsFolder, budgets: Sequence[MatchedBudget]) -> No
     folder.write(FILE, as_csv(COLUMNS, rows))
 
 
-def _budget(row: dict[str, Any], scenario: Scenario) -> MatchedBudget:
+def _budget(row: dict[str, Any], scenario: Scenario, centres: str | None) -> MatchedBudget:
     chosen = _options(row["policy"], scenario)
+    if scored_by(chosen["policy"], chosen.get("scores")) == "triattention":
+        if centres is None:
+            raise InputError(
+                f"{row['policy']} wants the model's query centres: pass --centres with the file of kvreclaim "
+                "calibrate queries"
+            )
+        chosen["centres"] = centres
     ratio, target = float(row["ratio"]), float(row["target_kl"])
     if not 0 <= ratio < 1 or not 0 <= target < inf:
         raise ValueError("no ratio, or no KL")

@@ -18,7 +18,8 @@ from kvreclaim.eviction_rules import AtPrefillEnd, BudgetAndBuffer, EvictionRule
 from kvreclaim.keep import as_keep_mask
 from kvreclaim.layout import BlockLayout
 from kvreclaim.occupancy import live_tokens, occupancy
-from kvreclaim.runtimes.vllm.kinds import ALIGNED, UNEQUAL, WHOLE, whole_budget
+from kvreclaim.policies.joint import whole_budget
+from kvreclaim.runtimes.vllm.kinds import ALIGNED, UNEQUAL, WHOLE
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun
 from kvreclaim.scheduler import Scheduler

@@ -11,10 +11,40 @@ from typing import Any
 
 import torch
 from kvpress.utils import get_prerope_query_states
-from torch import Tensor
+from torch import Tensor, nn
 
 from kvreclaim.capture.inside.attention_layers import model_name
 from kvreclaim.errors import InputError
+
+
+class LayerRotary(nn.Module):
+    """The rotary embedding of a layer, of a model that has one for each type of layers.
+
+    As presses call it, by ``x`` and ``position_ids``: they know of no types, which transformers 5 asks for.
+
+    Parameters
+    ----------
+    rotary
+        The model's.
+    layer_type
+        The layer's.
+    """
+
+    def __init__(self, rotary: nn.Module, layer_type: str) -> None:
+        super().__init__()
+        self.rotary, self.layer_type = rotary, layer_type
+        self.inv_freq = getattr(rotary, f"{layer_type}_inv_freq")
+
+    def forward(self, x: Tensor, position_ids: Tensor) -> Any:
+        """Return the cosines and sines of some positions."""
+        return self.rotary(x, position_ids, self.layer_type)
+
+
+def bind_rotary(module: Any, rotary: Any) -> None:
+    """Give an attention layer its rotary embedding, where presses look for it."""
+    kind = getattr(module, "layer_type", None)
+    typed = kind is not None and hasattr(rotary, f"{kind}_inv_freq")
+    module.rotary_emb = LayerRotary(rotary, kind) if typed else rotary
 
 
 def frequencies_of(module: Any) -> Tensor:
@@ -25,11 +55,7 @@ def frequencies_of(module: Any) -> Tensor:
     InputError
         If the layer rotates only a part of its dimensions, or in another way.
     """
-    rotary = module.rotary_emb
-    kind = getattr(module, "layer_type", None) or "full_attention"
-    found: Any = getattr(rotary, "inv_freq", None)
-    if found is None:
-        found = getattr(rotary, f"{kind}_inv_freq", None)
+    found: Any = getattr(module.rotary_emb, "inv_freq", None)
     if found is None or 2 * len(found) != module.head_dim:
         raise InputError(
             f"{model_name(module)} does not rotate all dimensions of its heads: pass a press that scores "

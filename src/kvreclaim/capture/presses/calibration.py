@@ -18,7 +18,7 @@ from kvreclaim.capture.inside.attention_layers import (
 )
 from kvreclaim.capture.inside.checks import check_prompt
 from kvreclaim.capture.inside.quiet import quiet_transformers
-from kvreclaim.capture.inside.rotary import frequencies_of
+from kvreclaim.capture.inside.rotary import bind_rotary, frequencies_of
 from kvreclaim.errors import InputError
 from kvreclaim.scores.centres_file import CentresFile
 from kvreclaim.scores.distance import QueryCentres, centres_of
@@ -88,7 +88,7 @@ def centres_file(model: Any) -> CentresFile:
         As `query_centres`; or if the model rotates only a part of its heads' dimensions.
     """
     centres, first = query_centres(model), attention_layers(model)[0]
-    first.rotary_emb = decoder_of(model).rotary_emb  # as kvpress does for its presses
+    bind_rotary(first, decoder_of(model).rotary_emb)
     return CentresFile(
         centre=torch.stack([layer.centre for layer in centres]).cpu().numpy(),
         spread=torch.stack([layer.spread for layer in centres]).cpu().numpy(),

@@ -110,8 +110,8 @@ def make_decoding(text: str, target_size: int) -> BasePress:
     ----------
     text
         ``h2o``, ``paged-eviction``, ``streaming-llm``, or ``decoding:PRESS`` for kvpress's DecodingPress on a
-        scorer, and for `JointDecodingPress` on ``block-joint:PRESS`` or ``token-joint:PRESS``; with
-        parameters, as `kvreclaim.grammar` says.
+        scorer, and for `JointDecodingPress` on a block-coherent one, such as ``block-joint:PRESS`` or
+        ``block-swap:PRESS``; with parameters, as `kvreclaim.grammar` says.
     target_size
         KV pairs kept per layer and head.
 

@@ -7,6 +7,7 @@ A layer is scored when it has run; after the last one the policy decides, and al
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
@@ -19,6 +20,7 @@ from kvpress.utils import compute_n_kept
 from torch import Tensor
 
 from kvreclaim.capture.inside.attention_layers import evictable
+from kvreclaim.capture.inside.rotary import bind_rotary
 from kvreclaim.errors import InputError
 from kvreclaim.layout import BlockLayout
 from kvreclaim.policies import Blend, BlockJoint, BlockSwap, Policy, TokenJoint
@@ -66,11 +68,8 @@ class TwoPassPress(BasePress):
 
     def cut(self, cache: Any, scores: dict[int, Tensor], budget: int) -> None:
         """Leave of each scored layer what is selected within a budget."""
-        mask = self._select(np.stack([scores[layer].numpy() for layer in sorted(scores)]), budget)
-        for layer, keep in zip(sorted(scores), mask, strict=True):
-            kept = np.nonzero(keep)[1].reshape(len(keep), -1)
-            hold = cache.layers[layer]
-            hold.keys, hold.values = rows_at(hold.keys, kept), rows_at(hold.values, kept)
+        mask = self._select(stacked(scores), budget)
+        leave(cache, sorted(scores), mask)
 
 
 @dataclass
@@ -132,13 +131,22 @@ class JointPress(TwoPassPress):
         if layer.keys.shape[0] != 1:
             raise InputError(f"a batch of {layer.keys.shape[0]} prompts: pass one prompt at a time")
         attentions = output[1] if len(output) > 1 else None
+        bind_rotary(module, module.rotary_emb)  # kvpress gives all layers the same
         scores: Tensor = self.press.score(
             module, kwargs["hidden_states"], layer.keys, layer.values, attentions, kwargs
         )[0].float()
         return (scores - scores.min(dim=-1, keepdim=True).values.clamp_max(0.0)).cpu()
 
     def _select(self, scores: Any, budget: int) -> Any:
+        return self.select(scores, budget)
+
+    def select(self, scores: Any, budget: int) -> Any:
+        """Return whom the policy keeps, bool ``[layers, kv_heads, tokens]``, by scores of that shape."""
         return self._policy.select(scores, budget, self._layout).array
+
+    def tables(self, layers: int, kv_heads: int) -> list[Any]:
+        """Return for each block table the rows, ``layer * kv_heads + head``, that it maps."""
+        return list(self._layout.rows_of_tables(layers, kv_heads))
 
 
 @dataclass
@@ -181,6 +189,19 @@ class BlockSwapPress(JointPress):
 
     copies: float = 0.025
     kind: ClassVar[type[Policy]] = BlockSwap
+
+
+def stacked(scores: dict[int, Tensor]) -> Any:
+    """Return the scores of layers in their order, ``[layers, kv_heads, tokens]``."""
+    return np.stack([scores[layer].numpy() for layer in sorted(scores)])
+
+
+def leave(cache: Any, layers: Sequence[int], mask: Any) -> None:
+    """Leave of each of some layers what a mask ``[layers, kv_heads, tokens]`` keeps, in its order."""
+    for layer, keep in zip(layers, mask, strict=True):
+        kept = np.nonzero(keep)[1].reshape(len(keep), -1)
+        hold = cache.layers[layer]
+        hold.keys, hold.values = rows_at(hold.keys, kept), rows_at(hold.values, kept)
 
 
 def rows_at(rows: Tensor, places: Any) -> Tensor:

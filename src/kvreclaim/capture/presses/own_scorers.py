@@ -11,7 +11,7 @@ from typing import Any
 from kvpress.presses.scorer_press import ScorerPress
 from torch import Tensor
 
-from kvreclaim.capture.inside.rotary import frequencies_of, next_position, rotated_queries
+from kvreclaim.capture.inside.rotary import bind_rotary, frequencies_of, next_position, rotated_queries
 from kvreclaim.capture.presses.calibration import query_centres
 from kvreclaim.errors import InputError
 from kvreclaim.scores.attention import trailing_attention, value_key_ratio
@@ -65,6 +65,7 @@ class OwnScorerPress(ScorerPress):
         """Return scores ``[1, kv_heads, tokens]``; InputError if there is a batch."""
         if keys.shape[0] != 1:
             raise InputError(f"a batch of {keys.shape[0]} prompts: pass one prompt at a time")
+        bind_rotary(module, module.rotary_emb)  # kvpress gives all layers the same
         return self._scores(LayerState(module, hidden_states, keys[0], values[0], kwargs))[None]
 
     def _scores(self, layer: LayerState) -> Tensor:

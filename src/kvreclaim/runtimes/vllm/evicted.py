@@ -31,6 +31,7 @@ class Evicted:
     runs: int
     score_seconds: float
     seconds: float
+    priced_seconds: float | None = None
     asked: NDArray[np.bool_] | None = None
     effective: NDArray[np.bool_] | None = None
 

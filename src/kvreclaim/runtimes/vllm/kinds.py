@@ -66,9 +66,6 @@ WINDOWED = (WINDOW, REDUNDANCY, DISTANCE)
 UNEQUAL = ("adakv", "pyramidkv")
 """Policies whose heads or layers keep different numbers of pairs."""
 
-BY_TOKEN = ("streaming-llm", "token-joint", "block-wise")
-"""Policies whose layers and heads all keep the same tokens, and leave dead ones between them."""
-
 WHOLE = ("block-joint", "paged-eviction")
 """Policies that keep whole blocks, the same for all layers and heads, and so never strand or move a pair."""
 
@@ -87,13 +84,3 @@ def scored_by(policy: str, scores: str | None) -> str | None:
     if policy in CHOOSING:
         return scores or CHOOSING[policy]
     return OF_POLICY.get(policy)
-
-
-def whole_budget(budget: int, slots: int, block_size: int) -> int:
-    """Return the slots that a policy of `ALIGNED` leaves in a row of so many: at most the budget.
-
-    The last block stays with what it holds, for the next token goes there; the rest of the budget pays for
-    whole blocks before it.
-    """
-    last = slots - (slots - 1) // block_size * block_size
-    return min(slots, last + (budget - last) // block_size * block_size)

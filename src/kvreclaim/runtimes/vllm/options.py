@@ -13,19 +13,16 @@ from kvreclaim import policies
 from kvreclaim.errors import InputError
 from kvreclaim.policies import Policy
 from kvreclaim.runtimes.vllm.kinds import (
-    BY_SLOT,
-    BY_TOKEN,
     CHOOSING,
     JOINT,
     OF_POLICY,
     SCORERS,
-    UNEQUAL,
-    WHOLE,
     WINDOWED,
     Scorer,
     scored_by,
 )
-from kvreclaim.runtimes.vllm.values import is_file, is_number, may_be_path, one_of
+from kvreclaim.runtimes.vllm.together import check_buffer, check_files, check_mode
+from kvreclaim.runtimes.vllm.values import is_number, one_of
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
 VARIABLE = "KVRECLAIM_VLLM"
@@ -54,10 +51,13 @@ class Options:
         ``free``: only whole dead blocks leave the request, nothing is copied, and dead pairs in held blocks
         stay attended. ``pack``: each layer and head packs its survivors into the fewest blocks. ``mask``:
         attention skips dead pairs, and nothing returns. ``compact``: attention skips dead pairs, whole dead
-        blocks leave at once, and others as whole tokens are moved out of them between the engine's steps.
+        blocks leave at once, and others as pairs are moved out of them between the engine's steps.
     copy_budget
         ``pack``: the most bytes that one eviction may copy. ``compact``: the most that a step may, over all
         requests. None for no limit.
+    latency_budget, copy_cost
+        ``compact``: the most seconds that the copies of a step may take, and what copies cost: a file that
+        ``kvreclaim calibrate copy --json`` wrote. None for no limit.
     buffer
         Evict again, down to the budget, whenever so many tokens have come since; None evicts once, at the end
         of the prefill.
@@ -106,6 +106,8 @@ class Options:
     budget: int | None = None
     mode: str = "pack"
     copy_budget: int | None = None
+    latency_budget: float | None = None
+    copy_cost: str | None = None
     buffer: int | None = None
     sinks: int = 4
     recent: int | None = None
@@ -137,9 +139,9 @@ class Options:
             raise InputError(f"record_masks is {self.record_masks!r}: pass true or false")
         self._check_scores()
         self._check_budget()
-        self._check_mode()
-        self._check_buffer()
-        self._check_files()
+        check_mode(self)
+        check_buffer(self)
+        check_files(self)
 
     @property
     def evicts(self) -> bool:
@@ -217,50 +219,6 @@ class Options:
         keeps_window = self.scorer is not None and self.scorer.kind in WINDOWED
         if keeps_window and self.budget <= self.looking:
             raise InputError(f"budget {self.budget} and a window of {self.looking}: pass a budget above it")
-
-    def _check_mode(self) -> None:
-        if self.mode == "compact" and self.policy not in BY_TOKEN:
-            raise InputError(
-                f"mode compact moves whole tokens, and {self.policy} keeps none: pass another mode, or "
-                f"{', '.join(BY_TOKEN)}"
-            )
-        if self.copy_budget is None:
-            return
-        non_negative_int(self.copy_budget, "copy_budget")
-        if self.mode not in ("pack", "compact"):
-            raise InputError(f"mode {self.mode} copies nothing: leave out copy_budget, or pass mode pack")
-        if self.policy in (*UNEQUAL, "keep-mask"):
-            raise InputError(f"copy_budget with {self.policy}, whose heads differ: leave one of them out")
-        if self.policy in WHOLE:
-            raise InputError(f"{self.policy} copies nothing: leave out copy_budget")
-
-    def _check_buffer(self) -> None:
-        if self.buffer is None:
-            return
-        positive_int(self.buffer, "buffer")
-        if self.policy in ("none", "keep-mask"):
-            raise InputError(f"policy {self.policy} evicts once: leave out buffer")
-        modes = ("free", "pack") if self.policy in WHOLE else ("pack",)
-        if self.policy in BY_SLOT and (self.mode not in modes or self.copy_budget is not None):
-            raise InputError(
-                f"{self.policy} with buffer needs rows without dead pairs: pass mode {' or '.join(modes)}, "
-                "and no copy_budget"
-            )
-
-    def _check_files(self) -> None:
-        if (self.policy == "keep-mask") != (self.masks is not None):
-            raise InputError("masks and policy keep-mask go together: pass both, or neither")
-        if (self.scored_by == "triattention") != (self.centres is not None):
-            raise InputError(
-                "TriAttention's scores and centres go together: pass the file of kvreclaim calibrate queries"
-            )
-        for name in ("centres", "masks", "records"):
-            if not may_be_path(getattr(self, name)):
-                raise InputError(f"{name} is {getattr(self, name)!r:.80}: pass a path")
-        for name in ("centres", "masks"):
-            given = getattr(self, name)
-            if given is not None and not is_file(given):
-                raise InputError(f"{name} {given:.80}: no such file")
 
 
 def parse(text: str) -> Options:

@@ -10,14 +10,14 @@ all of them, while each moves its own survivors. Slots that are neither source n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kvreclaim.compaction import cheapest_sources
+from kvreclaim.compaction import cheapest_sources, fewest_moves
 
 Bools = NDArray[np.bool_]
 Indices = NDArray[np.int64]
@@ -110,44 +110,19 @@ def plan_row(keep: Bools, block_size: int, mode: str, copy_budget: int | None = 
     blocks = -(-filled // block_size)
     if mode == "mask":
         return _arrange(keep, np.arange(blocks), filled, block_size)
-    starts = np.arange(0, filled, block_size)
-    live = np.add.reduceat(keep.sum(axis=(0, 1), dtype=np.int64), starts)
+    pairs = keep.sum(axis=(0, 1), dtype=np.int64)
+    live = np.add.reduceat(pairs, np.arange(0, filled, block_size))
     if mode in ("free", "compact"):
         staying = np.flatnonzero(live)
         return _arrange(keep, staying, _filled(staying, filled, block_size), block_size)
     fullest = int(keep.sum(axis=-1).max())
-    packed = _arrange(keep, _fewest_moves(keep, live, fullest, block_size), fullest, block_size)
+    packed = _arrange(keep, fewest_moves(pairs, fullest, block_size), fullest, block_size)
     if copy_budget is None or packed.moves <= copy_budget:
         return packed
     heads = keep.shape[0] * keep.shape[1]
     (emptied,) = cheapest_sources(live[None], heads * block_size, copy_budget)
     staying = np.flatnonzero((live > 0) & ~emptied)
     return _arrange(keep, staying, max(fullest, _filled(staying, filled, block_size)), block_size)
-
-
-def _fewest_moves(keep: Bools, live: Indices, fullest: int, block_size: int) -> Indices:
-    """Return the blocks that stay in a pack, so that the fewest pairs lie outside its slots.
-
-    All but the last of them are whole, the last one holds the rest. Each block is tried as the last one, with
-    the fullest of those before it: O(blocks log blocks). Of equal choices, the one that ends the latest, so
-    that the newest tokens stay where they are; of equally full blocks, the first.
-    """
-    whole, rest = divmod(fullest - 1, block_size)
-    rest += 1
-    padded = np.zeros((len(live), block_size), np.int64)
-    padded.reshape(-1)[: keep.shape[-1]] = keep.sum(axis=(0, 1), dtype=np.int64)
-    in_rest = padded[:, :rest].sum(axis=1)
-    best: list[tuple[int, int]] = []  # of the blocks so far the fullest, the least of them first
-    held, most, last = 0, -1, 0
-    for block, pairs in enumerate(live.tolist()):
-        if len(best) == whole and held + int(in_rest[block]) >= most:
-            most, last = held + int(in_rest[block]), block
-        heappush(best, (pairs, -block))
-        held += pairs
-        if len(best) > whole:
-            held -= heappop(best)[0]
-    before = np.argsort(-live[:last], kind="stable")[:whole]
-    return np.append(np.sort(before), last)
 
 
 def _filled(staying: Indices, filled: int, block_size: int) -> int:
@@ -170,3 +145,17 @@ def _arrange(keep: Bools, blocks: Indices, held: int, block_size: int) -> RowPla
     destination = slots[np.nonzero(taken)[1]]
     live = (survivors[:, slots] | taken).reshape(layers, heads, held)
     return RowPlan(blocks, slots, head, source, destination, live, block_size)
+
+
+def end_to_end(rows: Sequence[tuple[Indices, RowPlan]]) -> tuple[Indices, Indices]:
+    """Return the moves of several rows, each given with its blocks, as those of one row after the other.
+
+    The blocks of all, and int64 ``[3, moves]``: heads, ascending, and the slots left and taken.
+    """
+    moves, start = [np.empty((3, 0), np.int64)], 0
+    for blocks, plan in rows:
+        moves.append(np.stack([plan.head, plan.source + start, plan.destination + start]))
+        start += len(blocks) * plan.block_size
+    joined = np.concatenate(moves, axis=1)
+    numbers = np.concatenate([np.empty(0, np.int64), *(blocks for blocks, _ in rows)])
+    return numbers, joined[:, np.argsort(joined[0], kind="stable")]

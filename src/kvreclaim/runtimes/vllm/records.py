@@ -74,10 +74,14 @@ class EvictionRecord:
     moved_pairs, moved_bytes, runs
         Copies of a pack, or of a compaction, which has some: pairs (K and V of one token, layer and head),
         bytes of both, and stretches of consecutive slots from one block to one block.
+    priced_seconds
+        What the moves of this step's compaction cost, over all of its rows, by the option's ``copy_cost``;
+        None where nothing has a price.
     score_seconds
         Time spent on scores for this eviction, in forward passes since the last one and now.
     seconds
-        Time of the eviction itself: selecting, planning, moving; without ``score_seconds``.
+        Time of the eviction itself: selecting, planning, moving; without ``score_seconds``. Of a compaction,
+        the step's, in equal parts over its rows.
     asked, effective
         Keep masks bool ``[layers, kv_heads, computed_tokens]``: what the policy keeps, and what attention
         sees. None unless the option asks for them with ``record_masks``.
@@ -103,6 +107,7 @@ class EvictionRecord:
     runs: int
     score_seconds: float
     seconds: float
+    priced_seconds: float | None = None
     asked: Mask | None = field(default=None, repr=False, compare=False)
     effective: Mask | None = field(default=None, repr=False, compare=False)
 

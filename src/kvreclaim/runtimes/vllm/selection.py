@@ -24,6 +24,7 @@ from kvreclaim.policies import (
     SnapKV,
     StreamingLLM,
 )
+from kvreclaim.policies.joint import whole_budget
 from kvreclaim.runtimes.vllm.kinds import (
     ALIGNED,
     BY_SLOT,
@@ -34,7 +35,6 @@ from kvreclaim.runtimes.vllm.kinds import (
     TRAILING,
     UNEQUAL,
     WINDOW,
-    whole_budget,
 )
 from kvreclaim.runtimes.vllm.options import Options
 

@@ -16,16 +16,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kvreclaim.cost import read_copy_cost
 from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm.checks import check_blocks
-from kvreclaim.runtimes.vllm.compacting import plan_rows
+from kvreclaim.runtimes.vllm.compacting import StepBudget, plan_rows
 from kvreclaim.runtimes.vllm.evicted import Evicted, tell
 from kvreclaim.runtimes.vllm.hooks import hook_layers, set_centres
 from kvreclaim.runtimes.vllm.kinds import RECEIVED, REMEMBERING
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.observer import StepRow
 from kvreclaim.runtimes.vllm.options import Options, parse
-from kvreclaim.runtimes.vllm.plan import RowPlan, plan_row
+from kvreclaim.runtimes.vllm.plan import RowPlan, end_to_end, plan_row
 from kvreclaim.runtimes.vllm.rowstate import RowState, Shape
 from kvreclaim.runtimes.vllm.selection import keep_from_file, kind_of_scores, select
 
@@ -72,11 +73,11 @@ class WorkerHalf:
         self._states: dict[str, RowState] = {}
         self._options = Options("none")
         self._masks: MaskFile | None = None
+        self._budget: StepBudget | None = None
         self._hooks = hook_layers(runner)
         self._first = self._hooks[0].cache
         heads = runner.model_config.get_num_attention_heads(runner.parallel_config)
         self._shape = Shape(len(self._hooks), self._first.kv_heads, heads, self._first.head_dim)
-        self._token_bytes = self._first.pair_bytes * self._shape.layers * self._shape.kv_heads
         self._table = runner.input_batch.block_table.block_tables[0]
         if self._table.block_size != self._first.block_size:
             raise InputError(
@@ -91,13 +92,9 @@ class WorkerHalf:
         masks = None
         if options.masks is not None:
             masks = MaskFile(options.masks, self._shape.layers, self._shape.kv_heads)
-        limit = options.copy_budget
-        if options.mode == "compact" and limit is not None and limit < self._token_bytes:
-            raise InputError(
-                f"copy_budget {limit} moves no token of this model: pass at least {self._token_bytes}"
-            )
+        budget = self._step_budget(options) if options.mode == "compact" else None
         set_centres(self._hooks, options.centres, self._shape)
-        self._options, self._masks = options, masks
+        self._options, self._masks, self._budget = options, masks, budget
         for hook in self._hooks:
             hook.options, hook.rows = options, []
 
@@ -129,19 +126,27 @@ class WorkerHalf:
         return replace(told, asked=asked, effective=effective)
 
     def compact(self, running: Mapping[str, int]) -> list[Evicted]:
-        """Move tokens within the rows of some requests, given with their computed tokens; tell of each."""
-        started, done, limit = time.perf_counter(), [], self._options.copy_budget
+        """Move pairs within the rows of some requests, given with their computed tokens; tell of each."""
+        assert self._budget is not None  # noqa: S101  # of this mode
+        started, done = time.perf_counter(), []
         rows = {request: self._states[request].live_at(computed) for request, computed in running.items()}
-        plans = plan_rows(rows, self._table.block_size, None if limit is None else limit // self._token_bytes)
-        for request, plan in plans.items():
+        step = plan_rows(rows, self._table.block_size, self._budget)
+        places = {request: self._row_of(request) for request in step.plans}
+        self._move([(ids, step.plans[request]) for request, (_, ids) in places.items()])
+        for request, plan in step.plans.items():
             state, computed = self._states[request], running[request]
             tokens = state.filled(computed)
-            self._carry_out(request, *self._row_of(request), plan)
+            self._shorten(request, *places[request], plan)
             state.rearranged(plan, computed)
-            now = time.perf_counter()
-            done.append(self._tell(request, state.event - 1, tokens, plan, (0.0, now - started)))
-            started = now
-        return done
+            done.append(self._tell(request, state.event - 1, tokens, plan, (0.0, 0.0)))
+        each = (time.perf_counter() - started) / max(len(done), 1)
+        return [replace(told, seconds=each, priced_seconds=step.seconds) for told in done]
+
+    def _step_budget(self, options: Options) -> StepBudget:
+        """Return what a step of the option may cost; InputError if that moves nothing of this model."""
+        cost = None if options.copy_cost is None else read_copy_cost(options.copy_cost, "cpu", "pack")
+        pair_bytes, layers = self._first.pair_bytes, self._shape.layers
+        return StepBudget(pair_bytes, layers, options.copy_budget, options.latency_budget, cost)
 
     def _row_of(self, request: str) -> tuple[int, NDArray[np.int64]]:
         """Return a request's place in the runner's batch, and the blocks of its row."""
@@ -157,7 +162,7 @@ class WorkerHalf:
 
     def _carry_out(self, request: str, row: int, ids: NDArray[np.int64], plan: RowPlan) -> None:
         """Move pairs as planned, and take the blocks that leave out of the row."""
-        self._move(torch.from_numpy(ids), plan)
+        self._move([(ids, plan)])
         self._shorten(request, row, ids, plan)
 
     def _keep(self, request: str, state: RowState, scores: Any, computed: int) -> NDArray[np.bool_]:
@@ -171,16 +176,17 @@ class WorkerHalf:
         positions, live = state.positions_at(computed), state.live_at(computed)
         return select(self._options, scores, positions, live, self._table.block_size, state.event)
 
-    def _move(self, blocks: Tensor, plan: RowPlan) -> None:
-        if not plan.moves:
+    def _move(self, rows: Sequence[tuple[NDArray[np.int64], RowPlan]]) -> None:
+        """Move pairs as planned for some rows, given with their blocks: in each layer, one copy for all."""
+        blocks, moves = end_to_end(rows)
+        if not moves.shape[1]:
             return
         heads = self._shape.kv_heads
-        bounds = np.searchsorted(plan.head, np.arange(self._shape.layers + 1) * heads)
-        head, source, destination = (
-            torch.from_numpy(part) for part in (plan.head % heads, plan.source, plan.destination)
-        )
+        bounds = np.searchsorted(moves[0], np.arange(self._shape.layers + 1) * heads)
+        ids = torch.from_numpy(blocks)
+        head, source, destination = map(torch.from_numpy, (moves[0] % heads, moves[1], moves[2]))
         for hook, start, end in zip(self._hooks, bounds[:-1], bounds[1:], strict=True):
-            hook.cache.move(blocks, head[start:end], source[start:end], destination[start:end])
+            hook.cache.move(ids, head[start:end], source[start:end], destination[start:end])
 
     def _shorten(self, request: str, row: int, ids: NDArray[np.int64], plan: RowPlan) -> None:
         """Take the blocks that leave from the runner's block table and from its notes on the request."""
