@@ -61,7 +61,7 @@ observed: $(VLLM_VENV)/vllm.stamp $(VENV)/evidence.stamp
 	$(VLLM_BIN)/kvreclaim observe --model smollm2-135m --policy streaming-llm --policy snapkv \
 	    --policy block-joint:last-queries --mode pack --mode free --mode mask --out observed/scenario
 	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --context 520 --next-tokens 64 --prompts 8 --block-size 32 \
-	    $(addprefix --ratio ,0.1 0.25 0.4 0.5 0.6 0.7 0.8) $(addprefix --policy ,$(IN_VLLM) $(WHOLE_BLOCKS) $(EFFECTIVE)) --out observed/budgets
+	    $(addprefix --ratio ,0.1 0.25 0.4 0.5 0.6 0.75) $(addprefix --policy ,$(IN_VLLM) $(WHOLE_BLOCKS) $(EFFECTIVE)) --out observed/budgets
 	$(VLLM_BIN)/kvreclaim observe --model smollm2-135m --matched observed/budgets --out observed/matched
 	$(BIN)/kvreclaim page observed/matched observed/scenario --out observed/index.html
 
