@@ -48,7 +48,9 @@ def test_steps_lose_nothing_and_end_where_a_whole_compaction_does(drawn, pairs, 
     live = {name: row.copy() for name, row in rows.items()}
     labels = {name: np.broadcast_to(np.arange(row.shape[-1]), row.shape) for name, row in rows.items()}
     expected = {
-        (name, *head): set(np.flatnonzero(row[head])) for name, row in rows.items() for head in np.ndindex(SHAPE)
+        (name, *head): set(np.flatnonzero(row[head]))
+        for name, row in rows.items()
+        for head in np.ndindex(SHAPE)
     }
     for step in range(400):
         if step < fresh:
