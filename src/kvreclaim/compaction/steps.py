@@ -195,7 +195,8 @@ def _sources(pool: PoolOccupancy, live: Indices) -> Indices:
 
 def _by_request(pool: PoolOccupancy, ascending: Indices) -> Indices:
     """Return keys that sort entries by request, and those of a request by a value up to all of its slots."""
-    return pool.request * (2 * pool.live.size + 1) + ascending
+    keys: Indices = pool.request * (2 * pool.live.size + 1) + ascending
+    return keys
 
 
 def _moves(
