@@ -95,7 +95,7 @@ def test_the_cheapest_blocks_of_all_rows_go_first(pairs):
 
 
 def test_heads_that_keep_other_pairs_give_up_the_same_block():
-    """By hand: one pair of one head keeps the first block, two of the other; all go into holes of their own."""
+    """By hand: one pair of one head and two of the other hold the first block; each head has its holes."""
     one = [0, 1, 0, 0, 1, 0, 1, 1]
     other = [1, 0, 1, 0, 0, 1, 0, 1]
     step = plan_rows({"a": np.array([[one, other]], bool)}, 4, StepBudget(PAIR, 1, cost=COST))
