@@ -135,9 +135,7 @@ def test_budgets_below_a_pair_are_refused(engine, copy_cost):
 def test_a_file_without_the_cost_of_packs_is_refused(engine, tmp_path):
     file = tmp_path / "copies.json"
     file.write_text("[]")
-    with pytest.raises(
-        InputError, match="no cost of way pack on cpu: write it with kvreclaim"
-    ):
+    with pytest.raises(InputError, match="no cost of way pack on cpu: write it with kvreclaim"):
         engine.configure(replace(BY_HEAD, latency_budget=1.0, copy_cost=str(file)))
 
 
