@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import measured_tables
+import observed_tables
 import pytest
 import report_tables
 
@@ -73,6 +74,12 @@ def test_a_cell_without_a_value_that_is_needed(
     folder = write(tmp_path / "damaged")
     with_cell(folder / name, row, column, value)
     refused(folder, name, column)
+
+
+def test_a_table_with_fewer_rows_than_were_written(tmp_path: Path) -> None:
+    folder = observed_tables.write_observed(tmp_path / "damaged")
+    with_lines(folder / "steps.csv", lambda lines: lines[:-1])
+    refused(folder, "steps.csv has 40 rows, and 41 were written")
 
 
 @pytest.mark.parametrize(

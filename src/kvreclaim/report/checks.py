@@ -82,6 +82,9 @@ def check_run(run: Mapping[str, Any]) -> None:
     shapes = {"command": str, "kinds": list, "parameters": dict, "versions": dict, "created": str}
     if any(not isinstance(run.get(key, shape()), shape) for key, shape in shapes.items()):
         raise ValueError("a part is of another kind")
+    rows = run.get("rows", {})
+    if not isinstance(rows, dict) or not all(type(count) is int for count in rows.values()):
+        raise ValueError("rows are whole numbers")
     texts = [*run.get("kinds", ()), *run.get("versions", {}).values()]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("kinds and versions are texts")

@@ -74,9 +74,14 @@ class Folder:
             )
         except (OSError, pl.exceptions.PolarsError) as error:
             raise InputError(self._unreadable(file, error)) from error
-        if fault := fault_of(name, table, types):
+        if fault := fault_of(name, table, types) or self._cut(name, table):
             raise InputError(f"{file} {fault}: pass a folder that this version of kvreclaim wrote, whole")
         return table
+
+    def _cut(self, name: str, table: pl.DataFrame) -> str | None:
+        """Return what a table lacks of the rows that were written, in words; None where that is not known."""
+        written = self.run.get("rows", {}).get(name, table.height)
+        return None if table.height == written else f"has {table.height} rows, and {written} were written"
 
     def table_if_any(self, name: str) -> pl.DataFrame:
         """Return a CSV table as `table` does, or one without rows where the folder has no such file."""
