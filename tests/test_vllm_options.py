@@ -104,6 +104,41 @@ def test_without_the_option_the_plugin_imports_nothing():
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        *((name, "x", "a whole number") for name in ("budget", "copy_budget", "buffer", "sinks", "recent")),
+        *((name, 1.5, "a whole number") for name in ("window", "kernel", "top", "seed")),
+        *(
+            (name, True, "a number")
+            for name in ("recent_share", "attention_share", "alpha", "beta", "copies")
+        ),
+        *(
+            (name, 1, "a text")
+            for name in ("mode", "heads", "tokens", "scores", "centres", "masks", "records")
+        ),
+        *((name, None, "a whole number") for name in ("sinks", "top", "seed")),
+        *((name, [], "a number") for name in ("alpha", "copies")),
+        ("record_masks", 1, "true or false"),
+        ("policy", 1, "a text"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_whatever_the_policy_uses(name, value, wanted):
+    for option in (
+        {"policy": "none"},
+        {"policy": "knorm", "budget": 9},
+        {"policy": "block-joint", "budget": 128},
+    ):
+        with pytest.raises(InputError, match=f"^{name} is .*: pass {wanted}$"):
+            parse(json.dumps({**option, name: value}))
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta", "copies"])
+def test_numbers_are_finite(name):
+    with pytest.raises(InputError, match=f"^{name} is nan: pass a number$"):
+        Options("knorm", 9, **{name: float("nan")})
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("[" * 100_000, "is not JSON"),

@@ -25,7 +25,7 @@ from kvreclaim.runtimes.vllm.kinds import (
     Scorer,
     scored_by,
 )
-from kvreclaim.runtimes.vllm.values import is_file, is_number, may_be_path, one_of
+from kvreclaim.runtimes.vllm.values import check_type, is_file, may_be_path, one_of
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
 VARIABLE = "KVRECLAIM_VLLM"
@@ -127,14 +127,14 @@ class Options:
     record_masks: bool = False
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            check_type(getattr(self, field.name), str(field.type), field.name)
         one_of(self.policy, POLICIES, "policy")
         one_of(self.mode, MODES, "mode")
         for name in ("sinks", "seed"):
             non_negative_int(getattr(self, name), name)
         for name in ("recent_share", "attention_share", "alpha"):
             fraction(getattr(self, name), name)
-        if not isinstance(self.record_masks, bool):
-            raise InputError(f"record_masks is {self.record_masks!r}: pass true or false")
         self._check_scores()
         self._check_budget()
         self._check_mode()
@@ -199,7 +199,7 @@ class Options:
             positive_int(self.kernel, "kernel") % 2 == 0 or self.kernel > LONGEST_KERNEL
         ):
             raise InputError(f"kernel is {self.kernel}: pass an odd length of at most {LONGEST_KERNEL}")
-        if not is_number(self.pyramid) or (self.policy == "pyramidkv" and self.pyramid < 1):
+        if self.policy == "pyramidkv" and self.pyramid < 1:
             raise InputError(f"beta is {self.beta!r}: pass a number of at least 1")
         if self.policy in JOINT:
             self.joint()
