@@ -194,6 +194,15 @@ def test_run_json_counts_the_rows_of_tables(tmp_path):
     assert json.loads((tmp_path / "run.json").read_text())["rows"] == {"words.csv": 2, "none.csv": 0}
 
 
+def test_rows_are_counted_once_the_work_is_done(tmp_path):
+    folder = ResultsFolder(tmp_path)
+    folder.write_run("measure", {"prompts": 2}, ["measured"], [])
+    before = json.loads((tmp_path / "run.json").read_text())
+    folder.write("measured.csv", as_csv(("kl",), [{"kl": 0.5}]))
+    folder.count_rows()
+    assert json.loads((tmp_path / "run.json").read_text()) == {**before, "rows": {"measured.csv": 1}}
+
+
 def test_run_json(tmp_path):
     before = datetime.now(UTC).replace(microsecond=0)
     parameters = {"seeds": 30, "files": ("a.npz",), "level": math.nan}

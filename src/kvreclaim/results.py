@@ -153,6 +153,11 @@ class ResultsFolder:
         run = _run(command, parameters, kinds, packages)
         self.write("run.json", as_json({**run, "rows": self._rows} if self._rows else run))
 
+    def count_rows(self) -> None:
+        """Add to a ``run.json`` that was written before the work the rows of the tables written since."""
+        run = json.loads((self.path / "run.json").read_bytes())
+        self.write("run.json", as_json({**run, "rows": {**run.get("rows", {}), **self._rows}}))
+
     def begin_run(
         self,
         command: str,
