@@ -95,6 +95,7 @@ def advise(
     folder.write("advice.json", as_json(advice.to_dict()))
     maps = {"schema": SCHEMA, "block_maps": block_maps(plan, Cells(folder), settings.block_size)}
     folder.write("interactive_data.json", json.dumps(maps, separators=(",", ":"), allow_nan=False) + "\n")
+    folder.count_rows()
     return advice
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 CAPTION = (
-    "Observed, and in brackets what the scheduler's rules predict (simulated). Equal: these figures, the "
-    "blocks freed of each request, and free blocks and queues at every step."
+    "Observed, and in brackets what the scheduler's rules predict (simulated). Equal: these figures, each "
+    "eviction, the blocks freed of each request, and free blocks and queues at every step."
 )
 NOT_PREDICTED = "Observed. The rules of this runtime are not known here, so nothing is predicted."
 JUDGED = (

@@ -51,6 +51,7 @@ SERIES: Mapping[str, Series] = {
     "block-joint:snapkv": Series("Block-joint (SnapKV, maxima)", "#1b86ea", "#4aa8fb", "square", (2, 3)),
     "block-swap:last-queries": Series("Block-joint + swaps", "#0a5a38", "#1f9187", "diamond", (9, 3)),
     "blend:last-queries": Series("Blend (last queries)", "#840f42", "#e0246c", "triangle-up", (7, 3)),
+    "paged-eviction": Series("PagedEviction", "#1b86ea", "#4aa8fb", "cross", (9, 3, 2, 3)),
     "fp8": Series("FP8 cache", "#7414a0", "#9b57e6", "cross", (1, 3)),
     "int8": Series("INT8 cache", "#7414a0", "#9b57e6", "square", (2, 3)),
     "frontier": Series("Beaten by no other that evicts", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
