@@ -18,6 +18,8 @@ MILLION = 1_000_000
 MILLIONS = (1, 2, 5, 10)
 BLOCKS_OF_REQUEST = 100
 STEP_TOKENS = 4096
+HEADS = 90  # layers and KV heads of SmolLM2-135M
+TABLES = 11
 
 
 def run(quick: bool) -> Iterator[Row]:
@@ -29,6 +31,8 @@ def run(quick: bool) -> Iterator[Row]:
     yield from _choose(blocks, "a budget of .8 tokens per block", lambda count: count * 4 // 5)
     yield _plan(2**18 if quick else 2**22)
     yield _step(100 if quick else 1000)
+    yield _step_by_head(5 if quick else 50)
+    yield _steps_beside_the_optimum(1000 if quick else 10_000)
 
 
 def _choose(blocks: list[int], budget_name: str, budget_of: Callable[[int], int | None]) -> Iterator[Row]:
@@ -76,3 +80,40 @@ def _step(requests: int) -> Row:
     (own,) = in_turn([plan])
     name = f"a step of compaction, {len(owner):,} blocks of {requests:,} requests"
     return Row(name, f"time to plan {plan().moved_tokens:,} moves", "s", estimate(own), below=0.05)
+
+
+def _step_by_head(requests: int) -> Row:
+    """Plan a step where each head moves its own pairs, as vLLM's plugin does."""
+    owner = np.repeat(np.arange(requests), BLOCK_SIZE)
+    live = np.random.default_rng(0).random((HEADS, len(owner), BLOCK_SIZE)) < 0.5
+    writable = np.ones(live.shape[1:], np.bool_)
+    pool = PoolOccupancy(owner, live, writable, writable.all(axis=1))
+    plan = partial(plan_step, pool, TokenCopy(_Price(), token_bytes=512), copy_budget=STEP_TOKENS)
+    (own,) = in_turn([plan])
+    name = f"a step of compaction by {HEADS} heads, {len(owner):,} blocks of {requests:,} requests"
+    return Row(name, f"time to plan {plan().moved_tokens:,} pairs", "s", estimate(own))
+
+
+def _steps_beside_the_optimum(blocks: int) -> Row:
+    """Compact tables of one request in steps, beside the most that as many copies can free of the table."""
+    shares = []
+    for seed in range(TABLES):
+        live = np.random.default_rng(seed).random((blocks, BLOCK_SIZE)) < 0.5
+        copies = int(live.sum()) // 10
+        best = cheapest_sources(live.sum(axis=1)[None], BLOCK_SIZE, copies).sum()
+        everything, owner = np.ones(live.shape, np.bool_), np.zeros(blocks, np.int64)
+        emptied, left = 0, copies
+        while left:
+            pool = PoolOccupancy(owner, live, everything, everything.all(axis=1))
+            step = plan_step(pool, _ONE_EACH, copy_budget=min(left, STEP_TOKENS // 16))
+            if not step.moved_tokens:
+                break
+            after = step.applied(live)
+            emptied += int((live.any(axis=1) & ~after.any(axis=1)).sum())
+            live, left = after, left - step.moved_tokens
+        shares.append(emptied / best)
+    name = f"compaction in steps of {STEP_TOKENS // 16} tokens, tables of {blocks:,} blocks"
+    return Row(name, "blocks freed, of the optimum with as many copies", "x", estimate(shares), at_least=0.95)
+
+
+_ONE_EACH = TokenCopy(_Price(0.0, 0.0, 0.0), token_bytes=1)

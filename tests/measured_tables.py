@@ -11,7 +11,7 @@ import polars as pl
 
 from kvreclaim import KeepMask
 from kvreclaim.blockmap import block_map, block_map_frame
-from kvreclaim.report.columns import COLUMNS
+from kvreclaim.report.columns import schema
 
 RATIOS = (0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
 BLOCK_SIZES = (16, 8, 32, 64)
@@ -66,7 +66,7 @@ def measured(policies: dict[str, tuple[float, ...]] = POLICIES) -> pl.DataFrame:
                                 "fragmentation": 0.5 - free / 2,
                                 "stranded": 0.5 - free / 2,
                                 "packing_reclaim": 2 * packed * ratio,
-                                "packing_moved_pairs": int(40_000 * (1 - 2 * free) * ratio),
+                                "packing_moved_pairs": int(40_000 * max(0, 1 - 2 * free) * ratio),
                                 "kl": kl * harm,
                                 "delta_nll": delta_nll * harm - 0.004 * prompt,
                                 "top1": 1 - min(0.9, (1 - top1) * harm),
@@ -208,7 +208,7 @@ def needles_of(
                 numbers |= {"share": share, "low": low, "high": high, "retained": 0.5}
                 numbers |= {"needle_retained": 0.2 + 0.7 * share}
             rows.append(numbers)
-    return pl.DataFrame(rows, schema_overrides=COLUMNS["needles.csv"], infer_schema_length=None)
+    return pl.DataFrame(rows, schema_overrides=schema("needles.csv"), infer_schema_length=None)
 
 
 def needles() -> pl.DataFrame:

@@ -62,7 +62,9 @@ def test_a_format_is_named_and_not_recommended():
     options = [option("a", [3.0, 4, 5]), option("fp8", [0.1, 0.2, 0.1], evicts=False)]
     choice = choose(options, 0.5, 0.0)
     assert choice.recommended == "a"
-    assert "fp8 loses less" in choice.reason
+    assert choice.reason.endswith("; fp8 loses less: where the runtime has it, take it first")
+    both = choose([*options, option("int8", [0.1, 0.2, 0.1], evicts=False)], 0.5, 0.0, "needles")
+    assert "on 3 needles; fp8 and int8 lose less: where" in both.reason
 
 
 def test_nothing_that_does_what_is_asked():

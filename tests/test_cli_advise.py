@@ -34,6 +34,7 @@ def test_table_json_and_folder(advise, tmp_path):
     answer = advise("--json", tmp_path / "advice.json")
     assert (answer.status, answer.err) == (0, "")
     assert "At ratio 0.5, blocks of 16, shared tables" in answer.out
+    assert "Loss: log KL over the next tokens." in " ".join(answer.out.split())
     assert max(map(len, answer.out.splitlines())) <= 80
     found = json.loads((tmp_path / "advice.json").read_text())
     assert found == json.loads((tmp_path / "out" / "advice.json").read_text())

@@ -1,29 +1,15 @@
-"""Compaction in steps: against exhaustive search and a table's optimum; in a pool that lives on meanwhile."""
+"""Compaction in steps: against exhaustive search and a table's optimum."""
 
-from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 import pytest
+from checked_compaction import COPY, FREE, Price, check, empty_already
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from kvreclaim import BlockPool, InputError
+from kvreclaim import InputError
 from kvreclaim.compaction import PoolOccupancy, TokenCopy, cheapest_sources, plan_step
-
-
-@dataclass(frozen=True)
-class Price:
-    """Seconds, made up: a launch, a run, a byte."""
-
-    fixed: float = 5.0
-    per_run: float = 0.5
-    per_byte: float = 0.25
-
-
-FREE = TokenCopy(Price(0, 0, 0), token_bytes=1)
-COPY = TokenCopy(Price(), token_bytes=2, tensors=3, table_update=0.125)
 
 
 @st.composite
@@ -66,36 +52,6 @@ def most_freed(pool: PoolOccupancy, copies: float) -> int:
             merged[done + count] = min(merged.get(done + count, np.inf), paid + cost)
         best = merged
     return max(count for count, cost in best.items() if cost <= copies)
-
-
-def check(pool: PoolOccupancy, plan, copy: TokenCopy) -> np.ndarray:
-    """The moves are safe and what the plan says; return the occupancy after them."""
-    moves = list(zip(plan.head.tolist(), plan.source.tolist(), plan.destination.tolist(), strict=True))
-    places = {(head, *place) for head, *both in moves for place in both}
-    assert len(places) == 2 * plan.moved_tokens
-    before, after = pool.by_head, pool.by_head.copy()
-    runs = 0
-    for index, (head, (entry, slot), (to, into)) in enumerate(moves):
-        assert pool.request[entry] == pool.request[to]
-        assert before[head, entry, slot]
-        assert not before[head, to, into]
-        assert pool.writable[to, into]
-        assert pool.movable[entry]
-        assert before[:, to].any() or not pool.movable[to]
-        runs += not index or moves[index - 1] != (head, [entry, slot - 1], [to, into - 1])
-        after[head, entry, slot], after[head, to, into] = False, True
-    assert np.array_equal(plan.applied(pool.live), after.reshape(pool.live.shape))
-    assert np.array_equal(plan.freed, np.flatnonzero(pool.movable & ~after.any(axis=(0, 2))))
-    emptied = len(plan.freed) - empty_already(pool)
-    price = copy.price
-    seconds = price.fixed + runs * copy.tensors * price.per_run + emptied * copy.table_update
-    seconds += plan.moved_tokens * copy.token_bytes * price.per_byte
-    assert plan.seconds == pytest.approx(seconds if plan.moved_tokens else 0.0)
-    return after.reshape(pool.live.shape)
-
-
-def empty_already(pool: PoolOccupancy) -> int:
-    return int((pool.movable & ~pool.by_head.any(axis=(0, 2))).sum())
 
 
 @given(pools(), st.integers(1, 12))
@@ -262,120 +218,3 @@ def test_bad_input_gets_one_clear_line(refused, says: str) -> None:  # type: ign
     with pytest.raises(InputError, match=says) as error:
         refused(pool)
     assert "\n" not in str(error.value)
-
-
-class LivingPool(RuleBasedStateMachine):
-    """Requests come, write, share, lose tokens and go, with steps of compaction in between.
-
-    What each slot of the pool holds is a number, a token's own; what a request can read through its table
-    must be its living tokens, no more and no less, whatever was moved.
-    """
-
-    SIZE, BLOCKS = 4, 24
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = BlockPool(self.BLOCKS, self.SIZE)
-        self.contents = np.zeros((self.BLOCKS, self.SIZE), int)
-        self.live: dict[int, np.ndarray] = {}
-        self.tokens: dict[int, set[int]] = {}
-        self.written = 0
-
-    def _write(self, request: int, start: int) -> None:
-        table = self.pool.block_table(request)
-        for slot in range(start, self.pool.length(request)):
-            self.written += 1
-            self.contents[table[slot // self.SIZE], slot % self.SIZE] = self.written
-            self.tokens[request].add(self.written)
-        grown = self.pool.length(request) - len(self.live[request])
-        self.live[request] = np.append(self.live[request], np.ones(grown, bool))
-
-    @rule(tokens=st.integers(1, 20))
-    def arrives(self, tokens: int) -> None:
-        request = len(self.tokens)
-        if self.pool.allocate(request, tokens) is not None:
-            self.live[request], self.tokens[request] = np.zeros(0, bool), set()
-            self._write(request, 0)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data(), tokens=st.integers(1, 6))
-    def writes(self, data: st.DataObject, tokens: int) -> None:
-        request = data.draw(st.sampled_from(sorted(self.live)))
-        start = self.pool.length(request)
-        taken = self.pool.append(request, tokens)
-        if taken is not None:
-            if taken.copied is not None:
-                self.contents[taken.copied[1]] = self.contents[taken.copied[0]]
-            self._write(request, start)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def is_shared(self, data: st.DataObject) -> None:
-        parent, child = data.draw(st.sampled_from(sorted(self.live))), len(self.tokens)
-        self.pool.fork(parent, child)
-        self.live[child], self.tokens[child] = self.live[parent].copy(), set(self.tokens[parent])
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data(), share=st.floats(0.1, 1.0), seed=st.integers(0, 2**32))
-    def loses_tokens(self, data: st.DataObject, share: float, seed: int) -> None:
-        request = data.draw(st.sampled_from(sorted(self.live)))
-        keep = self.live[request]
-        dies = keep & (np.random.default_rng(seed).random(len(keep)) < share)
-        self.tokens[request] -= set(self._slots(request)[dies].tolist())
-        self._free_dead(request, keep & ~dies)
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def goes(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(sorted(self.live)))
-        self.pool.free(request)
-        del self.live[request]
-        self.tokens[request] = set()
-
-    @precondition(lambda self: self.live)
-    @rule(copies=st.integers(1, 9), seconds=st.floats(6.6, 30))
-    def is_compacted_a_little(self, copies: int, seconds: float) -> None:
-        tables = {request: self.pool.block_table(request) for request in self.live}
-        shared = [self.pool.owners(block) > 1 for block in range(self.BLOCKS)]
-        occupancy = PoolOccupancy.of_tables(tables, self.live, shared, self.SIZE)
-        step = plan_step(occupancy, COPY, copy_budget=copies, latency_budget=seconds)
-        after = check(occupancy, step, COPY)
-        assert step.moved_tokens <= copies
-        assert step.seconds <= seconds + 1e-9
-        numbers = np.array([block for table in tables.values() for block in table], int)
-        before = self.contents.copy()
-        for (entry, slot), (to, into) in zip(step.source, step.destination, strict=True):
-            self.contents[numbers[to], into] = self.contents[numbers[entry], slot]
-        untouched = [block for block in range(self.BLOCKS) if shared[block]]
-        assert np.array_equal(self.contents[untouched], before[untouched])
-        free, start = self.pool.free_blocks, 0
-        for request, table in tables.items():
-            keep = after[start : start + len(table)].reshape(-1)[: len(self.live[request])]
-            start += len(table)
-            self._free_dead(request, keep)
-        assert self.pool.free_blocks - free >= len(step.freed)
-
-    def _slots(self, request: int) -> np.ndarray:
-        table = list(self.pool.block_table(request))
-        return self.contents[table].reshape(-1)[: self.pool.length(request)]
-
-    def _free_dead(self, request: int, keep: np.ndarray) -> None:
-        blocks = np.arange(len(keep)) // self.SIZE
-        stays = np.isin(blocks, blocks[keep])
-        self.pool.evict(request, keep)
-        self.live[request] = keep[stays]
-
-    @invariant()
-    def every_request_reads_its_own_tokens(self) -> None:
-        for request, live in self.live.items():
-            read = self._slots(request)[live]
-            assert len(read) == len(set(read.tolist()))
-            assert set(read.tolist()) == self.tokens[request]
-
-    @invariant()
-    def the_pool_conserves_its_blocks(self) -> None:
-        self.pool.check_integrity()
-
-
-TestLivingPool = LivingPool.TestCase
-TestLivingPool.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

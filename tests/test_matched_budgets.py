@@ -100,6 +100,8 @@ def test_triattention_takes_the_centres_of_the_model(tmp_path):
     ]
     with pytest.raises(InputError, match=r"^triattention wants the model's query centres: pass --centres"):
         matched_budgets(folder, SCENARIO)
+    with pytest.raises(InputError, match="none of TriAttention's scores: leave out --centres"):
+        matched_budgets(measured(tmp_path, rows[3:]), SCENARIO, str(file))
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 0.4, 0.5, 0.6, 0.75])

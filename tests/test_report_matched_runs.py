@@ -71,6 +71,7 @@ def test_without_its_budgets_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_is_missing_is_not_one_that_keeps_all(tmp_path: Path) -> None:
     folder = observed_tables.write_matched(tmp_path)
-    pl.read_csv(folder / "runs.csv").filter(pl.col("run") != 1).write_csv(folder / "runs.csv")
+    other = pl.when(pl.col("run") == 1).then(41).otherwise("budget")
+    pl.read_csv(folder / "runs.csv").with_columns(budget=other).write_csv(folder / "runs.csv")
     with pytest.raises(InputError, match="has no run of H2O, packed"):
         built(folder)

@@ -251,7 +251,7 @@ def test_a_policy_measured_at_some_ratios_only(tmp_path: Path) -> None:
     ("spoil", "said"),
     [
         (lambda frame: frame.clear(), "has no rows"),
-        (lambda frame: frame.with_columns(block_tables=pl.lit("per_pair")), "has no rows"),
+        (lambda frame: frame.with_columns(pl.col("block_tables") + "s"), "has no rows"),
         (lambda frame: frame.with_columns(model="prompt"), "is of 5 models"),
         (lambda frame: frame.drop("top1"), "no column 'top1'"),
     ],

@@ -17,7 +17,7 @@ import pytest
 from command_line import names
 
 from kvreclaim import InputError, __version__
-from kvreclaim.results import ResultsFolder, as_json, check_writable, write_bytes
+from kvreclaim.results import ResultsFolder, as_csv, as_json, check_writable, write_bytes
 
 
 def python(code, *arguments):
@@ -183,6 +183,24 @@ def test_a_folder_that_a_file_took_the_place_of(tmp_path):
     with pytest.raises(InputError, match="--out"):
         folder.write("table.csv", "a\n")
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_run_json_counts_the_rows_of_tables(tmp_path):
+    folder = ResultsFolder(tmp_path)
+    folder.write("words.csv", as_csv(("said",), [{"said": "one\nline"}, {"said": "two, three"}]))
+    folder.write("none.csv", as_csv(("said",), []))
+    folder.write("notes.txt", "not a table\n")
+    folder.write_run("audit", {}, ["measured"], [])
+    assert json.loads((tmp_path / "run.json").read_text())["rows"] == {"words.csv": 2, "none.csv": 0}
+
+
+def test_rows_are_counted_once_the_work_is_done(tmp_path):
+    folder = ResultsFolder(tmp_path)
+    folder.write_run("measure", {"prompts": 2}, ["measured"], [])
+    before = json.loads((tmp_path / "run.json").read_text())
+    folder.write("measured.csv", as_csv(("kl",), [{"kl": 0.5}]))
+    folder.count_rows()
+    assert json.loads((tmp_path / "run.json").read_text()) == {**before, "rows": {"measured.csv": 1}}
 
 
 def test_run_json(tmp_path):

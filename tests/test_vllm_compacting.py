@@ -48,7 +48,9 @@ def test_steps_lose_nothing_and_end_where_a_whole_compaction_does(drawn, pairs, 
     live = {name: row.copy() for name, row in rows.items()}
     labels = {name: np.broadcast_to(np.arange(row.shape[-1]), row.shape) for name, row in rows.items()}
     expected = {
-        (name, *head): set(np.flatnonzero(row[head])) for name, row in rows.items() for head in np.ndindex(SHAPE)
+        (name, *head): set(np.flatnonzero(row[head]))
+        for name, row in rows.items()
+        for head in np.ndindex(SHAPE)
     }
     for step in range(400):
         if step < fresh:
@@ -93,7 +95,7 @@ def test_the_cheapest_blocks_of_all_rows_go_first(pairs):
 
 
 def test_heads_that_keep_other_pairs_give_up_the_same_block():
-    """By hand: one pair of one head keeps the first block, two of the other; all go into holes of their own."""
+    """By hand: one pair of one head and two of the other hold the first block; each head has its holes."""
     one = [0, 1, 0, 0, 1, 0, 1, 1]
     other = [1, 0, 1, 0, 0, 1, 0, 1]
     step = plan_rows({"a": np.array([[one, other]], bool)}, 4, StepBudget(PAIR, 1, cost=COST))

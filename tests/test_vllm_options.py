@@ -47,9 +47,9 @@ PRICED = {"policy": "knorm", "budget": 9, "mode": "compact", "latency_budget": 1
         ({"policy": "knorm", "budget": 9, "mode": "compact", "latency_budget": 1}, "go together"),
         ({"policy": "knorm", "budget": 9, "mode": "compact", "copy_cost": "c.json"}, "go together"),
         ({**PRICED, "copy_cost": "nowhere.json"}, "nowhere.json: no such file"),
-        ({**PRICED, "copy_cost": 3}, "copy_cost is 3: pass a path"),
+        ({**PRICED, "copy_cost": 3}, "copy_cost is 3: pass a text"),
         ({**PRICED, "latency_budget": 0}, "latency_budget is 0: pass seconds"),
-        ({**PRICED, "latency_budget": "1"}, "latency_budget is '1': pass seconds"),
+        ({**PRICED, "latency_budget": "1"}, "latency_budget is '1': pass a number"),
         ({**PRICED, "mode": "pack"}, "mode pack has no latency_budget"),
         ({**PRICED, "policy": "paged-eviction", "budget": 128}, "paged-eviction copies nothing"),
         ({"policy": "knorm", "budget": 9, "mode": "free", "copy_budget": 1}, "copies nothing"),
@@ -112,6 +112,41 @@ def test_without_the_option_the_plugin_imports_nothing():
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout.split()) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        *((name, "x", "a whole number") for name in ("budget", "copy_budget", "buffer", "sinks", "recent")),
+        *((name, 1.5, "a whole number") for name in ("window", "kernel", "top", "seed")),
+        *(
+            (name, True, "a number")
+            for name in ("recent_share", "attention_share", "alpha", "beta", "copies")
+        ),
+        *(
+            (name, 1, "a text")
+            for name in ("mode", "heads", "tokens", "scores", "centres", "masks", "records")
+        ),
+        *((name, None, "a whole number") for name in ("sinks", "top", "seed")),
+        *((name, [], "a number") for name in ("alpha", "copies")),
+        ("record_masks", 1, "true or false"),
+        ("policy", 1, "a text"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_whatever_the_policy_uses(name, value, wanted):
+    for option in (
+        {"policy": "none"},
+        {"policy": "knorm", "budget": 9},
+        {"policy": "block-joint", "budget": 128},
+    ):
+        with pytest.raises(InputError, match=f"^{name} is .*: pass {wanted}$"):
+            parse(json.dumps({**option, name: value}))
+
+
+@pytest.mark.parametrize("name", ["alpha", "beta", "copies"])
+def test_numbers_are_finite(name):
+    with pytest.raises(InputError, match=f"^{name} is nan: pass a number$"):
+        Options("knorm", 9, **{name: float("nan")})
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,7 @@ class ResultsFolder:
         if not os.fspath(path):
             raise InputError("the results folder has no name; pass another --out")
         self.path = Path(path)
+        self._rows: dict[str, int] = {}
         try:
             nearest = next(folder for folder in (self.path, *self.path.absolute().parents) if folder.exists())
             if not nearest.is_dir():
@@ -128,6 +129,8 @@ class ResultsFolder:
         """Write one file (text as UTF-8) in the folder, replacing it whole; return its path."""
         file = self.place(name)
         write_bytes(file, utf8(content) if isinstance(content, str) else content)
+        if file.suffix == ".csv" and isinstance(content, str):
+            self._rows[name] = sum(1 for _ in csv.reader(io.StringIO(content))) - 1
         return file
 
     def place(self, name: str) -> Path:
@@ -142,8 +145,18 @@ class ResultsFolder:
     def write_run(
         self, command: str, parameters: Mapping[str, Any], kinds: Sequence[str], packages: Sequence[str]
     ) -> None:
-        """Write ``run.json``: schema, command, parameters, kinds of the numbers, versions and date."""
-        self.write("run.json", as_json(_run(command, parameters, kinds, packages)))
+        """Write ``run.json``: schema, command, parameters, kinds of the numbers, versions, date, and rows.
+
+        The rows are those of the tables written to this folder so far, by name: who reads one sees whether it
+        is whole.
+        """
+        run = _run(command, parameters, kinds, packages)
+        self.write("run.json", as_json({**run, "rows": self._rows} if self._rows else run))
+
+    def count_rows(self) -> None:
+        """Add to a ``run.json`` that was written before the work the rows of the tables written since."""
+        run = json.loads((self.path / "run.json").read_bytes())
+        self.write("run.json", as_json({**run, "rows": {**run.get("rows", {}), **self._rows}}))
 
     def begin_run(
         self,

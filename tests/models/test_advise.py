@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import tiny_model
-from small_models import prefill, random_ids, tiny_llama, torch
+from small_models import prefill, random_ids, smollm2, tiny_llama, torch
 
 from kvreclaim import BlockLayout, InputError, KeepMask, audit
 from kvreclaim.advise.run import advise
@@ -115,6 +115,22 @@ def test_a_users_own_loss_decides(tiny, tmp_path, monkeypatch):
         file = name.replace(":", "+")
         masks = [KeepMask.load(tmp_path / f"out/masks/prompt-{n}/ratio-0.5/{file}.npz") for n in (1, 2, 3)]
         assert by_name[name].loss == pytest.approx(np.mean([mask.array[0, 0, 100] for mask in masks]))
+
+
+def test_needles_decide_on_a_model_that_retrieves(tmp_path):
+    smollm2()  # skipped where it is not
+    asked = AdviceSettings(
+        "smollm2-135m", matters="retrieval", context=256, prompts=1, next_tokens=8, trials=2, copy_budget=0
+    )
+    advice = advise(asked, tmp_path)
+    trials = [json.loads((tmp_path / f"losses/trial-{n}.json").read_text()) for n in range(2)]
+    solved = [trial for trial in trials if trial]  # the others the full cache missed, too
+    assert {row.candidate for row in advice.rows} == {*candidates(asked), "fp8", "int8"}
+    for row in advice.rows:
+        missed = np.mean([trial[row.candidate]["loss"] for trial in solved])
+        assert (row.loss, row.needle) == (missed, 1 - missed)
+    assert min(row.loss for row in advice.rows) == 0.0
+    assert f"on {len(solved)} needles" in advice.choice.reason
 
 
 def test_retrieval_needs_a_model_that_retrieves(tiny, tmp_path):

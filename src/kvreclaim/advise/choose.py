@@ -105,7 +105,7 @@ def pareto_set(options: Sequence[Option]) -> set[str]:
     return {name for name in merits if not beaten(name)}
 
 
-def choose(options: Sequence[Option], wanted: float, copy_budget: float) -> Choice:
+def choose(options: Sequence[Option], wanted: float, copy_budget: float, judged: str = "prompts") -> Choice:
     """Recommend one candidate.
 
     Of those that evict, free what is wanted and copy no more than allowed, the one with the least loss; where
@@ -119,6 +119,8 @@ def choose(options: Sequence[Option], wanted: float, copy_budget: float) -> Choi
         Physical reclaim to reach at least.
     copy_budget
         Copies allowed, as a share of all KV pairs.
+    judged
+        What the losses are of, in the plural.
 
     Raises
     ------
@@ -137,7 +139,8 @@ def choose(options: Sequence[Option], wanted: float, copy_budget: float) -> Choi
     chosen = min(close, key=lambda one: (one.moved_fraction, one.loss))
     others = [one for one in options if one is not chosen and (one in within or not one.evicts)]
     comparisons = tuple(compare(one, chosen) for one in others)
-    return Choice(chosen.name, _reason(chosen, best, close, comparisons, len(chosen.losses)), comparisons)
+    on = f"on {len(chosen.losses)} {judged}"
+    return Choice(chosen.name, _reason(chosen, best, close, comparisons, on), comparisons)
 
 
 def compare(one: Option, other: Option) -> Comparison:
@@ -150,20 +153,20 @@ def compare(one: Option, other: Option) -> Comparison:
 
 
 def _reason(
-    chosen: Option, best: Option, close: Sequence[Option], comparisons: Sequence[Comparison], prompts: int
+    chosen: Option, best: Option, close: Sequence[Option], comparisons: Sequence[Comparison], on: str
 ) -> str:
     frees = f"frees {chosen.physical_reclaim:.3f} with {chosen.moved_fraction:.1%} of the pairs copied"
     rivals = ", ".join(one.name for one in close if one is not chosen)
     if chosen is not best:
-        why = f"not told apart on {prompts} prompts from {best.name}, which loses least, and copies less"
+        why = f"not told apart {on} from {best.name}, which loses least, and copies less"
     elif rivals:
-        why = f"loses least; on {prompts} prompts none dominates: not told apart from {rivals}"
+        why = f"loses least; {on} none dominates: not told apart from {rivals}"
     else:
-        why = f"loses least, told apart from all others on {prompts} prompts"
+        why = f"loses least, told apart from all others {on}"
     formats = {one.name for one in comparisons if one.high < 0} - {one.name for one in close}
-    beaten = ", ".join(sorted(formats))
-    note = f"; {beaten} loses less: where the runtime has it, take it first" if beaten else ""
-    return f"{chosen.name} {frees}; {why}{note}"
+    lose = "loses" if len(formats) == 1 else "lose"
+    note = f"; {' and '.join(sorted(formats))} {lose} less: where the runtime has it, take it first"
+    return f"{chosen.name} {frees}; {why}{note if formats else ''}"
 
 
 def _nothing_fits(options: Sequence[Option], fit: Sequence[Option], wanted: float, copies: float) -> str:

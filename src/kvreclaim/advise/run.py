@@ -88,12 +88,14 @@ def advise(
         else:
             judged = continuation
     rows, options = rows_of(settings, plan, Cells(folder), continuation, judged, geometry)
-    choice = choose(options, settings.wanted, settings.copy_budget)
+    judged_on = "needles" if settings.matters == RETRIEVAL else "prompts"
+    choice = choose(options, settings.wanted, settings.copy_budget, judged_on)
     advice = Advice(_marked(rows, pareto_set(options), choice), choice)
     folder.write("advice.csv", csv_of(AdviceRow, advice.rows))
     folder.write("advice.json", as_json(advice.to_dict()))
     maps = {"schema": SCHEMA, "block_maps": block_maps(plan, Cells(folder), settings.block_size)}
     folder.write("interactive_data.json", json.dumps(maps, separators=(",", ":"), allow_nan=False) + "\n")
+    folder.count_rows()
     return advice
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreclaim.advise.settings import AdviceSettings
+from kvreclaim.advise.settings import CONTINUATION, RETRIEVAL, AdviceSettings
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.measure import Context, Jobs, NextTokens, Prompts, Texts
 from kvreclaim.cli.model_options import Model
@@ -52,6 +52,12 @@ PoolGib = Annotated[float, typer.Option(metavar="GIB", help="KV memory of a GPU.
 Out = Annotated[
     str, typer.Option(metavar="DIR", help="The results folder; an advice that was interrupted goes on in it.")
 ]
+
+
+_LOSSES = {
+    CONTINUATION: "log KL over the next tokens",
+    RETRIEVAL: "share of needles missed, of those that the full cache finds",
+}
 
 
 def advise_command(
@@ -105,9 +111,10 @@ def advice_table(found: Advice, settings: AdviceSettings) -> Table:
     """Return the candidates as a table, those of the least loss first."""
     table = plain_table(
         f"At ratio {settings.ratio:g}, blocks of {settings.block_size}, {settings.block_tables} tables",
-        f"{settings.prompts} prompts of {settings.context:,} tokens, measured: means. KL by SnapKV's: "
-        "geometric mean. * no other that evicts loses less, frees more and copies less. Admitted: requests "
-        f"as long as a prompt in {settings.pool_gib:g} GiB. fp8, int8: the whole cache in eight bits.",
+        f"{settings.prompts} prompts of {settings.context:,} tokens, measured: means. Loss: "
+        f"{printable(_LOSSES.get(settings.matters, settings.matters))}. KL by SnapKV's: geometric mean. "
+        "* no other that evicts loses less, frees more and copies less. Admitted: requests as long as a "
+        f"prompt in {settings.pool_gib:g} GiB. fp8, int8: the whole cache in eight bits.",
     )
     table.add_column("", no_wrap=True)
     table.add_column("candidate", overflow="fold")

@@ -186,7 +186,7 @@ def _sources(pool: PoolOccupancy, live: Indices) -> Indices:
     counted = (live > 0) | ~pool.movable
     holes = np.where(counted, (pool.writable & ~pool.by_head).sum(axis=2), 0)  # [heads, entries]
     by_request = [np.bincount(pool.request, of_head, minlength=pool.requests) for of_head in holes]
-    most = np.min(by_request, axis=0).astype(np.int64) // pool.block_size
+    most: Indices = np.min(by_request, axis=0).astype(np.int64) // pool.block_size
     held = np.flatnonzero(pool.movable & (live > 0))
     ascending = held[np.argsort(_by_request(pool, live)[held], kind="stable")]
     owner = pool.request[ascending]
@@ -195,7 +195,8 @@ def _sources(pool: PoolOccupancy, live: Indices) -> Indices:
 
 def _by_request(pool: PoolOccupancy, ascending: Indices) -> Indices:
     """Return keys that sort entries by request, and those of a request by a value up to all of its slots."""
-    return pool.request * (2 * pool.live.size + 1) + ascending
+    keys: Indices = pool.request * (2 * pool.live.size + 1) + ascending
+    return keys
 
 
 def _moves(

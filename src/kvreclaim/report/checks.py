@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
 
+from kvreclaim.report.columns import COLUMNS, KEYS, OPTIONAL, Column
 from kvreclaim.results import utf8
 
 # The columns that may be empty, by table: what is unknown of a mask, or undefined of a row.
@@ -20,10 +23,24 @@ MAY_BE_EMPTY: Mapping[str, frozenset[str]] = {
     "matched_prompts.csv": frozenset(),
     "needles.csv": frozenset({"share", "low", "high", "retained", "needle_retained"}),
 }
-_AT_LEAST_ONE = ("layers", "kv_heads", "tokens", "block_size", "blocks")
 
 
-def fault_of(name: str, table: pl.DataFrame, columns: Mapping[str, type[pl.DataType]]) -> str | None:
+def cut_short(content: bytes) -> str | None:
+    """Return in words where a CSV table breaks off in a row; None if it does not.
+
+    Every line that a command writes has an end, and every row as many fields as the first one.
+    """
+    if not content.endswith(b"\n"):
+        return "breaks off in its last row"
+    rows = csv.reader(io.StringIO(content.decode(errors="replace"), newline=""))
+    wanted = len(next(rows, ()))
+    for number, row in enumerate(rows, start=1):
+        if row and len(row) != wanted:
+            return f"has {len(row)} values in row {number}, and {wanted} columns"
+    return None
+
+
+def fault_of(name: str, table: pl.DataFrame) -> str | None:
     """Return what a table lacks to be drawn, in words; None if nothing.
 
     Parameters
@@ -32,29 +49,45 @@ def fault_of(name: str, table: pl.DataFrame, columns: Mapping[str, type[pl.DataT
         File name of the table; one that `MAY_BE_EMPTY` does not list may be empty anywhere.
     table
         What was read.
-    columns
-        The columns that it must have, and their types.
     """
-    missing = [column for column in columns if column not in table.columns]
+    wanted = COLUMNS[name]
+    missing = [column for column in wanted if column not in table.columns]
     if missing:
         return f"has no column {missing[0]!r}"
-    for column, kind in columns.items():
-        bad = _bad(table[column], kind, needed=column not in MAY_BE_EMPTY.get(name, columns))
+    there = {key: column for key, column in OPTIONAL.get(name, {}).items() if key in table.columns}
+    for key, column in {**wanted, **there}.items():
+        needed = key in wanted and key not in MAY_BE_EMPTY.get(name, wanted)
+        bad = _bad(table[key], column, needed=needed)
         if bad.any():
             row = bad.to_list().index(True)
-            found = table[column][row]
-            return f"has {'nothing' if found is None else found} as {column!r} in row {row + 1}"
-    return None
+            found = table[key][row]
+            range_ = f", where numbers are {column.range}" if found is not None and column.range else ""
+            return f"has {'nothing' if found is None else found} as {key!r} in row {row + 1}{range_}"
+    return _twice(table, KEYS.get(name, ()))
 
 
-def _bad(values: pl.Series, kind: type[pl.DataType], *, needed: bool) -> pl.Series:
+def _bad(values: pl.Series, column: Column, *, needed: bool) -> pl.Series:
     """Return for each value of a column whether it can't be used."""
     bad = values.is_null() & needed
-    if kind == pl.Float64:
+    if column.kind == pl.Float64:
         bad |= ~values.fill_null(0.0).is_finite()
-    if values.name in _AT_LEAST_ONE:
-        bad |= values.fill_null(1) < 1
+    if column.low is not None:
+        bad |= (values < column.low).fill_null(value=False)
+    if column.high is not None:
+        bad |= (values > column.high).fill_null(value=False)
     return bad
+
+
+def _twice(table: pl.DataFrame, key: tuple[str, ...]) -> str | None:
+    """Return in words which row there is twice, by what names a row; None if there is none."""
+    if not key:
+        return None
+    again = table.select(~pl.struct(key).is_first_distinct()).to_series()
+    if not again.any():
+        return None
+    row = again.to_list().index(True)
+    named = ", ".join(f"{column} {table[column][row]}" for column in key)
+    return f"has two rows of {named}, the second in row {row + 1}"
 
 
 def parse(text: str) -> Any:
@@ -82,6 +115,9 @@ def check_run(run: Mapping[str, Any]) -> None:
     shapes = {"command": str, "kinds": list, "parameters": dict, "versions": dict, "created": str}
     if any(not isinstance(run.get(key, shape()), shape) for key, shape in shapes.items()):
         raise ValueError("a part is of another kind")
+    rows = run.get("rows", {})
+    if not isinstance(rows, dict) or not all(type(count) is int for count in rows.values()):
+        raise ValueError("rows are whole numbers")
     texts = [*run.get("kinds", ()), *run.get("versions", {}).values()]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("kinds and versions are texts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from os import PathLike
@@ -11,8 +12,8 @@ from typing import Any
 import polars as pl
 
 from kvreclaim.errors import InputError
-from kvreclaim.report.checks import check_block_map, check_run, fault_of, parse
-from kvreclaim.report.columns import COLUMNS
+from kvreclaim.report.checks import check_block_map, check_run, cut_short, fault_of, parse
+from kvreclaim.report.columns import schema
 
 SCHEMA = 1
 
@@ -62,25 +63,30 @@ class Folder:
         Raises
         ------
         InputError
-            When the file is missing, is not a table, or lacks a column or a value.
+            When the file is missing, is not a table, was cut, lacks a column or a value, or holds one that
+            can't be.
         """
         file = self.path / name
-        types = COLUMNS[name]
         try:
             # As bytes: Polars takes no path that is not Unicode, and reads stars in one as a pattern.
             content = file.read_bytes()
             table = pl.read_csv(
-                content, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=dict(types)
+                content, null_values=["", "NaN"], infer_schema_length=None, schema_overrides=schema(name)
             )
-        except (OSError, pl.exceptions.PolarsError) as error:
+        except (OSError, csv.Error, pl.exceptions.PolarsError) as error:
             raise InputError(self._unreadable(file, error)) from error
-        if fault := fault_of(name, table, types):
+        if fault := cut_short(content) or fault_of(name, table) or self._cut(name, table):
             raise InputError(f"{file} {fault}: pass a folder that this version of kvreclaim wrote, whole")
         return table
 
+    def _cut(self, name: str, table: pl.DataFrame) -> str | None:
+        """Return what a table lacks of the rows that were written, in words; None where that is not known."""
+        written = self.run.get("rows", {}).get(name, table.height)
+        return None if table.height == written else f"has {table.height} rows, and {written} were written"
+
     def table_if_any(self, name: str) -> pl.DataFrame:
         """Return a CSV table as `table` does, or one without rows where the folder has no such file."""
-        return self.table(name) if (self.path / name).exists() else pl.DataFrame(schema=dict(COLUMNS[name]))
+        return self.table(name) if (self.path / name).exists() else pl.DataFrame(schema=schema(name))
 
     @cached_property
     def interactive(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import polars as pl
 
 from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry
-from kvreclaim.report.columns import COLUMNS
+from kvreclaim.report.columns import schema
 from kvreclaim.report.folder import Folder
 
 TABLES = {"shared": "One shared table", "per_layer": "One table per layer", "per_head": "One table per head"}
@@ -20,7 +20,7 @@ _HALF = 0.5
 
 
 def _empty(name: str) -> pl.DataFrame:
-    return pl.DataFrame(schema=dict(COLUMNS[name]))
+    return pl.DataFrame(schema=schema(name))
 
 
 @dataclass(frozen=True)

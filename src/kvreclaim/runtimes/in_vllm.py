@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from kvreclaim.errors import InputError
-from kvreclaim.prompts import start_of
+from kvreclaim.runtimes.before_vllm import check, check_predicted, prompts_of
 from kvreclaim.runtimes.observation import Mask, Observation, Row, Scenario
 from kvreclaim.runtimes.predict import (
     Prediction,
@@ -21,6 +20,7 @@ from kvreclaim.runtimes.vllm.engine import Engine
 from kvreclaim.runtimes.vllm.naming import name_of
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, as_row
+from kvreclaim.runtimes.vllm.versions import check_version
 from kvreclaim.scheduling import SchedulerSettings
 
 
@@ -43,13 +43,9 @@ def observe(
     InputError
         If vLLM is missing or not supported, refuses the settings, or an option does not fit the model.
     """
-    _check(chosen)
-    for options in chosen:
-        if options.budget is not None and options.budget >= scenario.request_tokens:
-            raise InputError(
-                f"budget {options.budget} is never exceeded by requests of {scenario.request_tokens} tokens: "
-                "pass less"
-            )
+    check(scenario, chosen)
+    check_version()
+    ids = [prompt.ids for prompt in prompts_of(scenario)]
     with Engine(
         scenario.path,
         pool_blocks=scenario.pool_blocks,
@@ -58,11 +54,6 @@ def observe(
         max_num_seqs=scenario.max_num_seqs,
         max_num_batched_tokens=scenario.max_num_batched_tokens,
     ) as engine:
-        tokenizer = engine.llm.get_tokenizer()
-        prompts = scenario.prompts(
-            lambda text: tokenizer.encode(text, add_special_tokens=False, verbose=False), start_of(tokenizer)
-        )
-        ids = [prompt.ids for prompt in prompts]
         observations = []
         for done, options in enumerate([Options("none"), *chosen]):
             observations.append(observe_run(engine, ids, options, scenario.max_tokens, scenario.settings))
@@ -97,7 +88,7 @@ def observe_run(
     InputError
         If the options do not fit the model, have a copy budget, or a request does not fit the pool.
     """
-    _check([options])
+    check_predicted([options])
     run = engine.run(prompts, replace(options, record_masks=options.evicts), max_tokens)
     rule = rule_for(options, settings.block_size, masks_of(run))
     prediction = predict(settings, [len(prompt) for prompt in prompts], max_tokens, rule)
@@ -118,13 +109,6 @@ def _masks_after_prefill(run: ObservedRun, prompts: Sequence[Sequence[int]]) -> 
         "asked": [eviction.asked for eviction in found if eviction.asked is not None],
         "effective": [eviction.effective for eviction in found if eviction.effective is not None],
     }
-
-
-def _check(chosen: Sequence[Options]) -> None:
-    if any(options.copy_budget is not None for options in chosen):
-        raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
-    if any(options.mode == "compact" for options in chosen):
-        raise InputError("what mode compact frees step by step is not predicted: pass another mode")
 
 
 def _observation(options: Options, run: ObservedRun, prediction: Prediction) -> Observation:

@@ -111,6 +111,8 @@ def matched_budgets(
         raise InputError(
             f"{path} holds no matched quality: pass a folder that kvreclaim measure wrote"
         ) from error
+    if centres is not None and not any(one.options.centres for one in found):
+        raise InputError(f"{path} has none of TriAttention's scores: leave out --centres")
     if PurePath(model).name != PurePath(scenario.model).name:
         raise InputError(f"{path} was measured on {model}: pass --model {model}, or measure {scenario.model}")
     if context != scenario.prompt_tokens:

@@ -43,8 +43,8 @@ class LayerRotary(nn.Module):
 def bind_rotary(module: Any, rotary: Any) -> None:
     """Give an attention layer its rotary embedding, where presses look for it."""
     kind = getattr(module, "layer_type", None)
-    typed = kind is not None and hasattr(rotary, f"{kind}_inv_freq")
-    module.rotary_emb = LayerRotary(rotary, kind) if typed else rotary
+    typed = isinstance(kind, str) and hasattr(rotary, f"{kind}_inv_freq")
+    module.rotary_emb = LayerRotary(rotary, str(kind)) if typed else rotary
 
 
 def frequencies_of(module: Any) -> Tensor:

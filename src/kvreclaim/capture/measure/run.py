@@ -174,4 +174,5 @@ def _write_tables(settings: Settings, plan: Plan, folder: ResultsFolder, geometr
     folder.write("needles.csv", csv_of(NeedleRow, needles))
     maps = {"schema": SCHEMA, "block_maps": block_maps(plan, cells, block_size)}
     folder.write("interactive_data.json", json.dumps(maps, separators=(",", ":"), allow_nan=False) + "\n")
+    folder.count_rows()
     return Measurement(measured, matched, matched_prompts, needles)

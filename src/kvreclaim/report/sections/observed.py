@@ -38,6 +38,7 @@ def build(folder: Folder) -> Section:
     if not runs or runs[0]["policy"] != "none":
         raise InputError(f"{folder.path / 'runs.csv'} has no run with the full cache: run the command again")
     steps = folder.table("steps.csv")
+    _check_steps(folder, runs, steps)
     return Section(
         id="observed",
         title="In a real runtime",
@@ -47,6 +48,18 @@ def build(folder: Folder) -> Section:
         key_numbers=_key_numbers(runs),
         sources=("paged-attention", "streaming-llm", "snapkv"),
     )
+
+
+def _check_steps(folder: Folder, runs: list[Row], steps: pl.DataFrame) -> None:
+    """Refuse steps that are not those of the runs: a row for each that was observed or predicted."""
+    found = dict(steps.group_by("run").len().iter_rows())
+    wanted = {run["run"]: max(run["observed_steps"] or 0, run["predicted_steps"] or 0) for run in runs}
+    for run in wanted.keys() | found.keys():
+        if found.get(run, 0) != wanted.get(run, 0):
+            raise InputError(
+                f"{folder.path / 'steps.csv'} has {found.get(run, 0)} steps of run {run}, and runs.csv "
+                f"{wanted.get(run, 0)}: pass a folder that kvreclaim wrote, whole"
+            )
 
 
 def _scenario(folder: Folder, runs: list[Row]) -> str:

@@ -10,6 +10,8 @@ from kvreclaim.runtimes.vllm.kinds import JOINT
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.options import Options
 
+KERNEL_BLOCK = 32  # tokens that a kernel of CPU_ATTN takes at once
+
 
 def check_config(config: Any, options: Options) -> None:
     """Refuse an engine that the plugin can't serve.
@@ -51,7 +53,6 @@ def check_config(config: Any, options: Options) -> None:
         "context parallelism is not supported: leave it out": (
             parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1
         ),
-        f"block_size {block_size}: the kernels of CPU_ATTN take a multiple of 32": block_size % 32 != 0,
         f"kv_cache_dtype {config.cache_config.cache_dtype} is not supported: pass auto": (
             config.cache_config.cache_dtype != "auto"
         ),
@@ -63,6 +64,7 @@ def check_config(config: Any, options: Options) -> None:
     for refusal, applies in refusals.items():
         if applies:
             raise InputError(refusal)
+    check_block_size(block_size)
     if options.masks is not None:
         MaskFile(options.masks, model.get_num_layers(parallel), model.get_num_kv_heads(parallel))
     if options.budget is not None and options.budget >= model.max_model_len:
@@ -71,6 +73,14 @@ def check_config(config: Any, options: Options) -> None:
             "pass a smaller budget"
         )
     check_blocks(options, block_size)
+
+
+def check_block_size(block_size: int) -> None:
+    """Refuse blocks that the kernels of vLLM's attention on a CPU don't take."""
+    if block_size % KERNEL_BLOCK:
+        raise InputError(
+            f"block_size {block_size}: the kernels of CPU_ATTN take a multiple of {KERNEL_BLOCK}"
+        )
 
 
 def check_blocks(options: Options, block_size: int) -> None:

@@ -49,6 +49,12 @@ ENVIRONMENT = {
 """Set before vLLM is imported, where the environment does not say otherwise."""
 
 
+def set_environment() -> None:
+    """Set `ENVIRONMENT`; before vLLM, transformers or the hub's client are imported, which read it then."""
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 def observe_run(
     model: str,
     prompts: Sequence[Sequence[int]],
@@ -124,8 +130,7 @@ class Engine:
     ) -> None:
         positive_int(pool_blocks, "pool_blocks")
         check_version()
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        set_environment()
         if os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] != "0":
             raise InputError("VLLM_ENABLE_V1_MULTIPROCESSING is set: an engine in this process needs it at 0")
         from vllm import LLM
@@ -149,7 +154,7 @@ class Engine:
         except InputError:
             raise
         except (ValueError, OSError) as error:  # vLLM's, pydantic's and the hub's refusals
-            raise InputError(f"vLLM refuses {model} or the settings: {_reason(error)}") from error
+            raise InputError(f"vLLM refuses {model} or the settings: {reason_of(error)}") from error
         finally:
             os.environ.pop(VARIABLE)
             if before is not None:
@@ -271,7 +276,7 @@ class Engine:
         self.close()
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Return the first line of what a library says of a refusal."""
     details = getattr(error, "errors", None)  # pydantic's
     told = str(details()[0]["msg"]) if callable(details) else str(error)

@@ -22,7 +22,7 @@ from kvreclaim.runtimes.vllm.kinds import (
     scored_by,
 )
 from kvreclaim.runtimes.vllm.together import check_buffer, check_files, check_mode
-from kvreclaim.runtimes.vllm.values import is_number, one_of
+from kvreclaim.runtimes.vllm.values import check_type, one_of
 from kvreclaim.validate import fraction, non_negative_int, positive_int
 
 VARIABLE = "KVRECLAIM_VLLM"
@@ -129,14 +129,14 @@ class Options:
     record_masks: bool = False
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            check_type(getattr(self, field.name), str(field.type), field.name)
         one_of(self.policy, POLICIES, "policy")
         one_of(self.mode, MODES, "mode")
         for name in ("sinks", "seed"):
             non_negative_int(getattr(self, name), name)
         for name in ("recent_share", "attention_share", "alpha"):
             fraction(getattr(self, name), name)
-        if not isinstance(self.record_masks, bool):
-            raise InputError(f"record_masks is {self.record_masks!r}: pass true or false")
         self._check_scores()
         self._check_budget()
         check_mode(self)
@@ -201,7 +201,7 @@ class Options:
             positive_int(self.kernel, "kernel") % 2 == 0 or self.kernel > LONGEST_KERNEL
         ):
             raise InputError(f"kernel is {self.kernel}: pass an odd length of at most {LONGEST_KERNEL}")
-        if not is_number(self.pyramid) or (self.policy == "pyramidkv" and self.pyramid < 1):
+        if self.policy == "pyramidkv" and self.pyramid < 1:
             raise InputError(f"beta is {self.beta!r}: pass a number of at least 1")
         if self.policy in JOINT:
             self.joint()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvreclaim.errors import InputError
 from kvreclaim.runtimes.vllm.kinds import BY_SLOT, UNEQUAL, WHOLE
-from kvreclaim.runtimes.vllm.values import is_file, is_number, may_be_path
+from kvreclaim.runtimes.vllm.values import is_file, may_be_path
 from kvreclaim.validate import non_negative_int, positive_int
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def check_mode(options: Options) -> None:
             "latency_budget and copy_cost go together: pass both, the file of kvreclaim calibrate copy --json"
         )
     if options.latency_budget is not None:
-        if not is_number(options.latency_budget) or options.latency_budget <= 0:
+        if options.latency_budget <= 0:
             raise InputError(f"latency_budget is {options.latency_budget!r}: pass seconds, greater than 0")
         if options.mode != "compact":
             raise InputError(f"mode {options.mode} has no latency_budget: leave it out, or pass mode compact")

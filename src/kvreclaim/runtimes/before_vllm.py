@@ -1,0 +1,77 @@
+"""What a scenario in vLLM is refused for before vLLM starts: numbers, budgets, files, and texts too short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvreclaim.errors import InputError
+from kvreclaim.prompts import Prompt, start_of
+from kvreclaim.runtimes.observation import Scenario
+from kvreclaim.runtimes.vllm.checks import check_block_size, check_blocks
+from kvreclaim.runtimes.vllm.engine import reason_of, set_environment
+from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.scores.centres_file import CentresFile
+
+
+def check(scenario: Scenario, chosen: Sequence[Options]) -> None:
+    """Refuse what the engine or the plugin would refuse later, or what is not predicted.
+
+    Parameters
+    ----------
+    scenario
+        The requests and the pool.
+    chosen
+        Options that evict.
+
+    Raises
+    ------
+    InputError
+        If a number can't be, or an option does not fit the scenario.
+    """
+    check_block_size(scenario.block_size)
+    if scenario.max_num_batched_tokens < scenario.max_num_seqs:
+        raise InputError(
+            f"max_num_batched_tokens is {scenario.max_num_batched_tokens} and max_num_seqs "
+            f"{scenario.max_num_seqs}: vLLM wants a token of each request, pass at least as many"
+        )
+    check_predicted(chosen)
+    for options in chosen:
+        if options.budget is not None and options.budget >= scenario.request_tokens:
+            raise InputError(
+                f"budget {options.budget} is never exceeded by requests of {scenario.request_tokens} tokens: "
+                "pass less"
+            )
+        check_blocks(options, scenario.block_size)
+    for centres in {options.centres for options in chosen if options.centres is not None}:
+        CentresFile.load(centres)
+
+
+def check_predicted(chosen: Sequence[Options]) -> None:
+    """Refuse options whose outcome the scheduler's rules do not say."""
+    if any(options.copy_budget is not None for options in chosen):
+        raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
+    if any(options.mode == "compact" for options in chosen):
+        raise InputError("what mode compact frees step by step is not predicted: pass another mode")
+
+
+def prompts_of(scenario: Scenario) -> tuple[Prompt, ...]:
+    """Return the scenario's prompts, cut with the model's tokenizer alone.
+
+    Raises
+    ------
+    InputError
+        If there is no such tokenizer, or the text is too short for so many and so long prompts.
+    """
+    set_environment()
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(scenario.path)
+    except (ValueError, OSError) as error:
+        raise InputError(
+            f"{scenario.model} has no tokenizer ({reason_of(error)}): pass a model's folder, "
+            "or a name of kvreclaim models list"
+        ) from error
+    return scenario.prompts(
+        lambda text: tokenizer.encode(text, add_special_tokens=False, verbose=False), start_of(tokenizer)
+    )
