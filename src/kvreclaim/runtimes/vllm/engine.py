@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any
 
 from kvreclaim.errors import InputError
+from kvreclaim.processes import interrupts_at_stops
 from kvreclaim.runtimes.vllm.options import VARIABLE, Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, RequestOutput, StepRecord
 from kvreclaim.runtimes.vllm.versions import check_version
@@ -224,8 +225,9 @@ class Engine:
         for number, prompt in enumerate(prompts):
             engine.add_request(f"{self._runs}.{number}", {"prompt_token_ids": list(prompt)}, sampling)
         try:
-            with watch:
+            with watch, interrupts_at_stops() as stop:
                 while engine.has_unfinished_requests():
+                    stop()
                     for output in engine.step():
                         if output.finished:
                             finished[output.request_id] = output
