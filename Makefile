@@ -25,8 +25,9 @@ REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last
 MEASURE_REMEDIES = $(BIN)/kvreclaim measure --model $(MODEL) --jobs 2 --text python:docstrings --prompts 10 \
     --block-size 16 --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy/$(MODEL)
 IN_VLLM := snapkv streaming-llm h2o tova knorm adakv:snapkv pyramidkv
-# These free what they evict without a copy: whole blocks, the same for all layers and heads.
-WHOLE_BLOCKS := block-joint:block_size=32:last-queries paged-eviction:block_size=32
+# These free what they evict without a copy: whole blocks, the same for all layers and heads. At ratio .85 a window of
+# 64 tokens would not fit beside the sinks in whole blocks.
+WHOLE_BLOCKS := block-joint:block_size=32:recent=32:last-queries paged-eviction:block_size=32
 EFFECTIVE := $(addprefix effective:block_size=32:,snapkv streaming-llm h2o tova knorm)
 RECORDED := run.json measured.csv matched.csv matched_prompts.csv needles.csv interactive_data.json
 
@@ -68,7 +69,7 @@ observed: $(VLLM_VENV)/vllm.stamp $(VENV)/evidence.stamp
 	$(VLLM_BIN)/kvreclaim observe --model smollm2-135m --policy streaming-llm --policy snapkv \
 	    --policy block-joint:last-queries --mode pack --mode free --mode mask --out observed/scenario
 	$(BIN)/kvreclaim measure --model smollm2-135m --jobs 2 --context 520 --next-tokens 64 --prompts 8 --block-size 32 \
-	    $(addprefix --ratio ,0.1 0.25 0.4 0.5 0.6 0.75) $(addprefix --policy ,$(IN_VLLM) $(WHOLE_BLOCKS) $(EFFECTIVE)) --out observed/budgets
+	    $(addprefix --ratio ,0.1 0.25 0.4 0.5 0.6 0.75 0.85) $(addprefix --policy ,$(IN_VLLM) $(WHOLE_BLOCKS) $(EFFECTIVE)) --out observed/budgets
 	$(VLLM_BIN)/kvreclaim observe --model smollm2-135m --matched observed/budgets --out observed/matched
 	$(BIN)/kvreclaim page observed/matched observed/scenario --out observed/index.html
 
