@@ -1,4 +1,4 @@
-"""The page takes what the commands really write: ranges of columns are held to true tables, not only to made ones."""
+"""The page takes what the commands really write: the columns' ranges are held to true tables as well."""
 
 from pathlib import Path
 
@@ -6,6 +6,7 @@ import pytest
 from command_line import call
 
 ROOT = Path(__file__).parent.parent
+PLANNED = ("--model", "llama-3.1-8b", "--gpu", "rtx-4090", "--requests", "50")
 RECORDED = sorted(path.parent for path in (ROOT / "results").glob("*/run.json"))
 
 
@@ -19,8 +20,7 @@ def test_recorded_results(folder: Path, tmp_path: Path) -> None:
     [
         ("audit", *sorted((ROOT / "examples/masks").glob("*.npz"))),
         ("simulate", ROOT / "examples/traces/azure-conv-1000.csv", "--blocks", "1200", "--requests", "100"),
-        ("plan", ROOT / "examples/traces/azure-conv-1000.csv", "--model", "llama-3.1-8b", "--gpu", "rtx-4090")
-        + ("--requests", "50"),
+        ("plan", ROOT / "examples/traces/azure-conv-1000.csv", *PLANNED),
     ],
     ids=lambda command: command[0],
 )

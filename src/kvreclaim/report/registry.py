@@ -115,13 +115,14 @@ def sections(folders: Sequence[Folder]) -> tuple[Section, ...]:
                 f"{folder.path} was written by {folder.command!r}: pass a folder of one of "
                 f"{', '.join(sorted(known))}"
             )
-    built: list[Section] = []
-    for part in PARTS:
-        for folder in (folder for folder in folders if part.reads(folder)):
-            section = part.section(folder)
-            place = sum(found.id.partition("-")[0] == section.id for found in built)
-            built.append(section if place == 0 else _renamed(section, folder, place + 1))
-    return tuple(built)
+    built = [(part.section(folder), folder) for part in PARTS for folder in folders if part.reads(folder)]
+    ids = [section.id for section, _ in built]
+    return tuple(
+        section
+        if ids.count(section.id) == 1
+        else _told_apart(section, folder, ids[: place + 1].count(section.id))
+        for place, (section, folder) in enumerate(built)
+    )
 
 
 def _guarded(item: Item, folder: Folder) -> Item:
@@ -150,11 +151,12 @@ def _told(folder: Folder, function: Callable[..., Result], *arguments: Any) -> R
         ) from error
 
 
-def _renamed(section: Section, folder: Folder, place: int) -> Section:
-    """Return a section of a further folder of one command: ids numbered, the folder's name in its title."""
+def _told_apart(section: Section, folder: Folder, place: int) -> Section:
+    """Return one of several sections of a kind: its title names the folder, ids are numbered from the second."""
+    named = replace(section, title=f"{section.title} ({folder.path.resolve().name})")
+    if place == 1:
+        return named
     items = tuple(
         item if isinstance(item, Notes) else replace(item, id=f"{item.id}-{place}") for item in section.items
     )
-    return replace(
-        section, id=f"{section.id}-{place}", title=f"{section.title} ({folder.path.name})", items=items
-    )
+    return replace(named, id=f"{section.id}-{place}", items=items)
