@@ -77,7 +77,7 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "logical_saving": SHARE,
         "physical_reclaim": SHARE,
         "stranded": SHARE,
-        "live_union": COUNT,
+        "live_union": AMOUNT,
         "compaction_freed_blocks": COUNT,
         "packing_physical_reclaim": SHARE,
         "packing_moved_pairs": COUNT,

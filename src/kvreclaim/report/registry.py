@@ -152,7 +152,7 @@ def _told(folder: Folder, function: Callable[..., Result], *arguments: Any) -> R
 
 
 def _told_apart(section: Section, folder: Folder, place: int) -> Section:
-    """Return one of several sections of a kind: its title names the folder, ids are numbered from the second."""
+    """Return one of several sections of a kind: its title names the folder, ids are numbered."""
     named = replace(section, title=f"{section.title} ({folder.path.resolve().name})")
     if place == 1:
         return named
