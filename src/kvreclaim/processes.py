@@ -1,4 +1,4 @@
-"""Tasks in processes of their own, which leave an interrupt to the process that started them."""
+"""Tasks in processes of their own, which leave an interrupt to the one that started them; when it counts."""
 
 from __future__ import annotations
 
@@ -86,6 +86,36 @@ def interrupts_held() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
     if came:
         signal.raise_signal(signal.SIGINT)
+
+
+@contextmanager
+def interrupts_at_stops() -> Iterator[Callable[[], None]]:
+    """Hold an interrupt back until the function given is called, or the end; a second one counts at once.
+
+    For a loop over a library's steps: raised inside of one, it may be lost, as in a finalizer, or leave the
+    step half done. A handler other than Python's own stays, and so does that of a thread, which has none.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield nothing
+        return
+    came: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    def stop() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    stop()
 
 
 def _begin(begin: Callable[[], None]) -> None:

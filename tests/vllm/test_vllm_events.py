@@ -1,6 +1,8 @@
 """What happens to requests that are evicted from: chunks, preemptions, aborts; and that nothing leaks."""
 
 import os
+import signal
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +56,19 @@ def test_aborts_give_everything_back(engine, prompts):
     run = engine.run(prompts, SNAPKV, 10, after_step=abort)
     assert [output.finish_reason for output in run.outputs] == ["abort", "abort", "length"]
     assert engine.free_blocks() == run.pool_blocks
+
+
+def test_an_interrupt_that_a_step_loses_ends_the_run_all_the_same(engine, prompts):
+    def lose(step, _):
+        if step == 3:
+            with suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        assert step <= 3
+
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(prompts, SNAPKV, 10, after_step=lose)
+    assert engine.free_blocks() == engine.pool_blocks
+    assert len(engine.run(prompts[:1], SNAPKV, 2).steps) == 2
 
 
 def test_options_are_not_changed_under_running_requests(engine, prompts):

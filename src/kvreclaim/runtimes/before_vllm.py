@@ -8,7 +8,8 @@ from kvreclaim.errors import InputError
 from kvreclaim.prompts import Prompt, start_of
 from kvreclaim.runtimes.observation import Scenario
 from kvreclaim.runtimes.vllm.checks import check_block_size, check_blocks
-from kvreclaim.runtimes.vllm.engine import reason_of, set_environment
+from kvreclaim.runtimes.vllm.engine import reason_of
+from kvreclaim.runtimes.vllm.environment import set_environment
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.scores.centres_file import CentresFile
 

@@ -27,32 +27,12 @@ from types import TracebackType
 from typing import Any
 
 from kvreclaim.errors import InputError
+from kvreclaim.processes import interrupts_at_stops
+from kvreclaim.runtimes.vllm.environment import set_environment
 from kvreclaim.runtimes.vllm.options import VARIABLE, Options
 from kvreclaim.runtimes.vllm.records import EvictionRecord, ObservedRun, RequestOutput, StepRecord
 from kvreclaim.runtimes.vllm.versions import check_version
 from kvreclaim.validate import check_at_most, positive_int
-
-
-def _one_core() -> str:
-    """Return the last core that this process may use, for vLLM to bind to: several wait for each other."""
-    return str(max(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else "auto"
-
-
-ENVIRONMENT = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in this process
-    "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB; the pool is set by its blocks
-    "VLLM_CPU_OMP_THREADS_BIND": _one_core(),
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-"""Set before vLLM is imported, where the environment does not say otherwise."""
-
-
-def set_environment() -> None:
-    """Set `ENVIRONMENT`; before vLLM, transformers or the hub's client are imported, which read it then."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
 
 
 def observe_run(
@@ -224,8 +204,9 @@ class Engine:
         for number, prompt in enumerate(prompts):
             engine.add_request(f"{self._runs}.{number}", {"prompt_token_ids": list(prompt)}, sampling)
         try:
-            with watch:
+            with watch, interrupts_at_stops() as stop:
                 while engine.has_unfinished_requests():
+                    stop()
                     for output in engine.step():
                         if output.finished:
                             finished[output.request_id] = output

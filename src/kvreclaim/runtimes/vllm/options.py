@@ -31,7 +31,6 @@ VARIABLE = "KVRECLAIM_VLLM"
 POLICIES = ("none", "streaming-llm", *OF_POLICY, *CHOOSING, "random", "keep-mask")
 MODES = ("free", "pack", "mask", "compact")
 
-
 LONGEST_KERNEL = 1001
 """Of what smooths scores along the sequence."""
 
