@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks.table import Row, as_csv, markdown, verdict
 from benchmarks.timing import PAIRS, estimate
 from kvreclaim.results import ResultsFolder
-from kvreclaim.runtimes.vllm.engine import ENVIRONMENT, Engine
+from kvreclaim.runtimes.vllm.engine import Engine
+from kvreclaim.runtimes.vllm.environment import ENVIRONMENT
 from kvreclaim.runtimes.vllm.options import VARIABLE, Options
 
 MODEL = Path(os.environ.get("KVRECLAIM_MODELS", Path.home() / ".cache/kvreclaim/models")) / "smollm2-135m"

@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 from observed import MODEL
 
-from kvreclaim.runtimes.vllm.engine import ENVIRONMENT
+from kvreclaim.runtimes.vllm.environment import ENVIRONMENT
 from kvreclaim.runtimes.vllm.options import Options
 
 SETTINGS = {
