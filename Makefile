@@ -21,7 +21,8 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 MODEL := smollm2-135m
 REMEDIES := snapkv streaming-llm block-joint:expected-attention block-joint:last-queries \
-    block-swap:last-queries block-swap:copies=0.01:last-queries blend:last-queries
+    block-joint:heads=max:tokens=max:snapkv block-swap:last-queries block-swap:copies=0.01:last-queries \
+    blend:last-queries last-queries expected-attention
 MEASURE_REMEDIES = $(BIN)/kvreclaim measure --model $(MODEL) --jobs 2 --text python:docstrings --prompts 10 \
     --block-size 16 --ratio 0.4 --ratio 0.5 $(addprefix --policy ,$(REMEDIES)) --out remedy/$(MODEL)
 IN_VLLM := snapkv streaming-llm h2o tova knorm adakv:snapkv pyramidkv
