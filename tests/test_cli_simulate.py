@@ -106,11 +106,57 @@ def test_plan_compares_methods_and_modes(tmp_path):
     ]
 
 
+def said(*arguments):
+    found = call("plan", TRACE, *arguments)
+    assert found.status == 0, found.err
+    return " ".join(found.out.split())
+
+
 def test_plan_says_what_binds_where_the_pool_does_not():
-    ample = call("plan", TRACE, "--gpu", "h200", "--requests", 200)
-    assert "The pool is not binding" in ample.out
-    few = call("plan", TRACE, "--gpu", "h200", "--requests", 200, "--max-num-seqs", 2)
-    assert "max_num_seqs is: raise --max-num-seqs" in " ".join(few.out.split())
+    ample = said("--gpu", "h200", "--requests", 200)
+    assert "the pool is not binding" in ample
+    assert "not the pool but the GPU's time" in ample
+    assert "To carry more: a faster GPU" in ample
+    few = said("--gpu", "h200", "--requests", 200, "--max-num-seqs", 2)
+    assert "not the pool but max_num_seqs: raise --max-num-seqs first" in few
+    assert "the first 200 requests only" in few
+    assert "only" not in said("--gpu", "h200", "--requests", 1000).partition("At load")[0]
+
+
+def test_what_plan_says_follows_from_its_rows():
+    rows = {(row["name"], row["mode"]): row for row in answer("plan", TRACE, "--gpu", "rtx-4090")}
+    words = said("--gpu", "rtx-4090")
+    full, pack = rows["full cache", None], rows["per-head", "pack"]
+    gain = max(row["load"] for row in rows.values() if row["mode"]) / full["load"] - 1
+    assert "Giving memory back raises the load most with " in words
+    assert f"per-head, pack: {gain:+.0%}." in words
+    assert pack["load"] > full["load"]
+    assert f"wait for blocks from load {full['pool_binds_from']:.3g} on" in words
+    assert "what binds is memory" in words
+    assert full["requests"] == 1000
+
+
+def test_plan_says_that_no_load_or_any_load_meets_the_target(tmp_path):
+    none = said("--ttft-p99", "1e-9", "--requests", 200)
+    assert "No load meets the target: at the lowest tried the TTFT p99 is" in none
+    assert "No memory helps there" in none
+    assert "0.00 " not in none.partition("Load: simulated")[0].partition("load")[2].replace("0.000", "")
+    out = tmp_path / "out"
+    rows = answer("plan", TRACE, "--ttft-p99", 1000, "--requests", 200, "--out", out)
+    assert {(row["outcome"], row["load"]) for row in rows} == {("any load", None)}
+    assert "Even if all requests came at once" in said("--ttft-p99", 1000, "--requests", 200)
+    section = sections([Folder(out)])[0]
+    assert section.items[0].id == "traffic-capacities"
+    assert section.items[0].rows[0][-2:] == ("any", "nothing")
+
+
+def test_refused_requests_mean_that_the_pool_binds():
+    words = said("--blocks", 200)
+    assert "full cache: the pool is too small, 75 requests longer than it and refused, request 23" in words
+    assert "the pool is not binding" not in words
+    screen = " ".join(call("simulate", TRACE, "--blocks", 200, *STEP).out.split())
+    assert "The pool binds: it is too small for 75 requests" in screen
+    assert "not binding" not in screen
 
 
 @pytest.mark.parametrize(

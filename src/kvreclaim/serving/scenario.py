@@ -168,6 +168,16 @@ class Scenario:
             raise InputError("step_time: pass four numbers of seconds: base, decode, KV token, prefill token")
         return StepTime(*self.step_time)
 
+    @property
+    def evicts(self) -> bool:
+        """Whether anything is ever evicted."""
+        return bool(self.masks or self.measured) or self.policy != "none" or self.decoding
+
+    @property
+    def decoding(self) -> bool:
+        """Whether evictions happen while decoding."""
+        return self.evict_while_decoding != "never"
+
     def eviction(self) -> Eviction | None:
         """Return what is evicted, or None."""
         if self.mode not in MODES:

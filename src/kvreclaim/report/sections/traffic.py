@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import polars as pl
@@ -31,7 +31,7 @@ def build(folder: Folder) -> Section:
     modes = _modes(summary)
     items: list[Item] = []
     if folder.command == "plan":
-        items.append(_carried(folder))
+        items += _capacity(folder)
     items += [_over_time(folder, modes), _percentiles(folder, modes), _sums(summary)]
     return Section(
         id="traffic",
@@ -133,8 +133,39 @@ def _series(table: pl.DataFrame, modes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_of_mode(table, modes[0] if modes else None)["policy"]))
 
 
-def _carried(folder: Folder) -> Figure:
-    table = folder.table("capacity.csv").filter(pl.col("requests_per_second_per_gpu").is_not_null())
+def _capacity(folder: Folder) -> Iterator[Item]:
+    """Yield the bars of the loads that were found, where there are any, and the table of all."""
+    table = folder.table("capacity.csv")
+    found = table.filter(pl.col("requests_per_second_per_gpu").is_not_null())
+    if found.height:
+        yield _carried(folder, found)
+    yield Table(
+        id="traffic-capacities",
+        title="What is carried, and what binds there",
+        caption=(
+            f"{_target(folder)}. Load: times the trace's own; 'any' where even all requests at once meet the "
+            "target, '–' where no load does. What binds: at the next load above, less than 1 % higher. Simulated."
+        ),
+        columns=("scenario", "refused", "requests/s and GPU", "load", "binds"),
+        rows=tuple(
+            (
+                row["name"] if row["mode"] is None else f"{row['name']}, {row['mode']}",
+                number(row["refused"]),
+                _number(row["requests_per_second_per_gpu"]),
+                "any" if row["outcome"] == "any load" else _number(row["load"]),
+                row["binds_at_capacity"],
+            )
+            for row in table.iter_rows(named=True)
+        ),
+        numeric=frozenset({1, 2, 3}),
+    )
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else number(value)
+
+
+def _carried(folder: Folder, table: pl.DataFrame) -> Figure:
     mode = pl.col("mode")
     rows = table.select(
         name=pl.when(mode.is_null()).then(pl.col("name")).otherwise(pl.col("name") + ", " + mode),
@@ -149,7 +180,7 @@ def _carried(folder: Folder) -> Figure:
         id="traffic-capacity",
         title="The load that meets the target",
         caption=(
-            f"{_target(folder)}. Found by simulating the trace faster and slower, to a few percent. 8-bit "
+            f"{_target(folder)}. Found by simulating the trace faster and slower, to less than 1 %. 8-bit "
             "caches hold twice the tokens in the same bytes; no quality is compared here."
         ),
         drawings=plain(charts.carried, rows),
