@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
 import json
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import polars as pl
 
 from kvreclaim.errors import InputError
 
+CSV_FIRST = 2  # line of a CSV file's first row
 _UNREADABLE = (OSError, pl.exceptions.PolarsError, UnicodeDecodeError, EOFError)
 
 
@@ -54,12 +56,12 @@ def open_table(file: str) -> Table:
         with _opened(file) as stream:
             head = stream.readline(1 << 20)
         if head.startswith(b"PAR1"):
-            frame = pl.scan_parquet(file)
+            frame = pl.scan_parquet(file, glob=False)
             return Table(file, frame, tuple(frame.collect_schema().names()), None)
         if head.lstrip().startswith(b"{"):
             return _json_lines(file, head)
-        frame = pl.scan_csv(file, infer_schema=False)
-        return Table(file, frame, tuple(frame.collect_schema().names()), 2)
+        frame = pl.scan_csv(file, infer_schema=False, glob=False)
+        return Table(file, frame, tuple(frame.collect_schema().names()), CSV_FIRST)
     except _UNREADABLE as error:
         raise InputError(f"{file}: can't be read ({_first_line(error)}); pass a trace") from error
 
@@ -82,7 +84,7 @@ def _json_lines(file: str, head: bytes) -> Table:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}, line 1: is no JSON; pass a JSON object on each line") from error
     columns = tuple(first)
-    frame = pl.scan_ndjson(file, infer_schema_length=1)
+    frame = pl.scan_ndjson(glob.escape(file), infer_schema_length=1)  # it takes nothing but patterns
     return Table(file, frame, columns, 1)
 
 
@@ -94,7 +96,7 @@ def _broken_line(table: Table) -> int | None:
     with _opened(table.file) as stream:
         for number, line in enumerate(stream, 1):
             text = line.decode(errors="replace").rstrip("\r\n")
-            if table.first_line == 2 and text and len(next(csv.reader([text]), [])) != len(table.columns):
+            if table.first_line == CSV_FIRST and text and len(next(csv.reader([text]), [])) != len(table.columns):
                 return number
             if table.first_line == 1:
                 kinds = kinds or _kinds(text)
