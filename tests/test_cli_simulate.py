@@ -170,12 +170,40 @@ def test_refused_requests_mean_that_the_pool_binds():
         (["simulate", TRACE, "--block-size", 0], ["block_size"]),
         (["simulate", TRACE, "--load", "-1"], ["load"]),
         (["simulate", TRACE, "--step-time", "1,2"], ["step_time", "four"]),
-        (["simulate", TRACE, "--step-time", "fast"], ["--step-time"]),
+        (["simulate", TRACE, "--step-time", "fast"], ["step_time 'fast'"]),
         (["simulate", TRACE, "--policy", "lru"], ["lru", "streaming-llm"]),
         (["simulate", TRACE, "--policy", "per-head", "--mode", "swap"], ["swap", "pack"]),
         (["simulate", TRACE, "--evict-while-decoding", "rkv"], ["evicts nothing"]),
         (["simulate", TRACE, "--share-prefixes"], ["no prefix hashes"]),
         (["simulate", TRACE, "--kv-dtype", "fp4"], ["fp4"]),
+        (["simulate", TRACE, "--requests", -5], ["requests is -5"]),
+        (["plan", TRACE, "--requests", -5], ["requests is -5"]),
+        (["simulate", TRACE, "--blocks", "99999999999999999999"], ["blocks", "at most 2147483647"]),
+        (["simulate", TRACE, "--blocks", 2**31 - 1, "--page-blocks", 4], ["blocks", "at most 16,777,216"]),
+        (["simulate", TRACE, "--rate", 2, "--seed", -1], ["seed is -1"]),
+        (["simulate", TRACE, "--max-num-seqs", -1], ["max_num_seqs is -1"]),
+        (["simulate", TRACE, "--max-num-batched-tokens", "9" * 20], ["max_num_batched_tokens", "at most"]),
+        (["simulate", TRACE, "--rate", "nan"], ["rate is nan"]),
+        (["simulate", TRACE, "--weights-gib", "-1"], ["weights_gib is -1"]),
+        (["simulate", TRACE, "--efficiency", 2], ["efficiency"]),
+        (["simulate", TRACE, "--policy", "per-head", "--copy-event", "-1"], ["copy_event is -1"]),
+        (["simulate", TRACE, "--page-blocks", -3], ["page_blocks is -3"]),
+        (["simulate", TRACE, "--interval", "1e-9"], ["interval", "samples", "longer"]),
+        (["simulate", TRACE, "--interval", "5e-324"], ["interval", "samples", "longer"]),
+        (["simulate", TRACE, "--load", "1e-320"], ["arrives after", "higher load"]),
+        (["simulate", TRACE, "--load", "1e-12"], ["arrives after", "higher load"]),
+        (["simulate", TRACE, "--rate", "1e-300"], ["arrives after", "higher load or rate"]),
+        (["simulate", TRACE, "--budget", 256], ["--budget does nothing without --evict-while-decoding"]),
+        (["plan", TRACE, "--buffer", 256], ["--buffer does nothing without --evict-while-decoding"]),
+        (["simulate", TRACE, "--ratio", 0.9], ["--ratio does nothing without --policy"]),
+        (["simulate", TRACE, "--mode", "free"], ["--mode does nothing without --policy or --masks"]),
+        (["simulate", TRACE, "--copy-token", 1], ["--copy-token does nothing"]),
+        (["simulate", TRACE, "--seed", 3], ["--seed does nothing without --rate"]),
+        (["simulate", TRACE, "--runtime", "vllm", "--block-size", 32], ["--runtime replaces --block-size"]),
+        (["simulate", TRACE, *STEP, "--efficiency", 0.5], ["--step-time replaces --efficiency"]),
+        (["simulate", TRACE, "--masks", "m.npz", "--policy", "per-head"], ["--masks replaces --policy"]),
+        (["simulate", TRACE, "--gpus", 3], ["8 KV heads", "3 GPUs"]),
+        (["plan", TRACE, "--gpus", 12], ["8 KV heads", "12 GPUs"]),
         (["plan", TRACE, "--ttft-p99", 0], ["latency target"]),
         (["plan", TRACE, "--ttft-p99", "-2"], ["latency target"]),
         (["sweep", "none.toml"], ["none.toml"]),
@@ -266,3 +294,9 @@ def test_recorded_masks_and_measured_tables_drive_the_traffic(tmp_path):
     assert rule.freed_at[64] == 1
     found = call("simulate", TRACE, "--blocks", 900, "--policy", "tova", "--measured", tmp_path)
     refused(found, "no tova at 0.5", "snapkv")
+
+
+def test_more_gpus_than_heads_hold_each_head_more_than_once():
+    eight, sixteen = (Scenario(gpus=gpus).deployment() for gpus in (8, 16))
+    assert sixteen.block_bytes == 2 * eight.block_bytes  # vLLM: at least one KV head on each
+    assert sixteen.roofline().kv_token == pytest.approx(eight.roofline().kv_token)

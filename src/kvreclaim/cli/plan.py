@@ -20,6 +20,7 @@ Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Target, 99th pe
 
 # What `plan` varies itself, or does not compare.
 _LEFT_OUT = ("page_blocks", "kv_dtype")
+_COMPARED = ("ratio", "copy_event", "copy_token")  # of the methods
 
 
 @given.of_a_scenario(*_LEFT_OUT, requests=1000)
@@ -40,7 +41,10 @@ def plan_command(
         from kvreclaim.serving.plan import plan, takes_a_part, variants
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
 
-        scenario, target = given.scenario_of(options), Target(ttft_p99 or None, latency_p99 or None)
+        scenario, target = (
+            given.scenario_of(options, compares=_COMPARED),
+            Target(ttft_p99 or None, latency_p99 or None),
+        )
         folder = given.claimed(out, "plan")
         part = takes_a_part(scenario)
         with said_if_compiling(), progress() as bar:

@@ -12,6 +12,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.scenario import Scenario
+from kvreclaim.serving.trace import LATEST
 
 LOWEST, HIGHEST = -16, 20  # powers of two, requests a second: one in 18 hours, a million in a second
 _PARTS = 7  # halvings of an octave: to .6 %
@@ -57,7 +58,7 @@ class Search:
     missed: float | None
 
 
-def search(met: Callable[[float], bool], start: int) -> Search:
+def search(met: Callable[[float], bool], start: int, lowest: int = LOWEST) -> Search:
     """Find where a target that low loads meet begins to be missed, to less than 1 %.
 
     From a whole exponent on, doubled or halved until it is met at one and missed at the next; then the octave
@@ -70,6 +71,8 @@ def search(met: Callable[[float], bool], start: int) -> Search:
         Whether the target is met at two to the power of an exponent.
     start
         The exponent to begin with.
+    lowest
+        The least that is tried.
     """
     if met(HIGHEST):
         return Search(ANY_LOAD, HIGHEST, None)
@@ -81,8 +84,8 @@ def search(met: Callable[[float], bool], start: int) -> Search:
     else:
         while low == high:
             low -= 1
-            if low < LOWEST:
-                return Search(NO_LOAD, None, LOWEST)
+            if low < lowest:
+                return Search(NO_LOAD, None, lowest)
             high = high if met(low) else low
     for _ in range(_PARTS):
         middle = (low + high) / 2
@@ -141,7 +144,7 @@ def capacity(scenario: Scenario, target: Target, start: int = 0) -> Capacity:
     def at(exponent: float) -> Scenario:
         return replace(scenario, load=2.0**exponent / own)
 
-    found = search(lambda exponent: target.met(at(exponent).run()), start)
+    found = search(lambda exponent: target.met(at(exponent).run()), start, _lowest(scenario))
     beyond = at(HIGHEST if found.missed is None else found.missed)
     binds = _binds(beyond, target, found.outcome)
     if found.outcome != FOUND or found.met is None:
@@ -156,6 +159,11 @@ def own_rate(scenario: Scenario) -> float | None:
     return (trace.requests - 1) / trace.span if trace.span else None
 
 
+def _lowest(scenario: Scenario) -> int:
+    """Return the lowest load that is tried: of very many requests, one whose last still arrives in time."""
+    return max(LOWEST, math.ceil(math.log2(scenario.read().requests / LATEST)))
+
+
 def pool_binds_from(scenario: Scenario, start: int = 0) -> float | None:
     """Return the load, times the trace's own, from which on requests wait for blocks; None where never.
 
@@ -164,7 +172,11 @@ def pool_binds_from(scenario: Scenario, start: int = 0) -> float | None:
     own = own_rate(scenario)
     if own is None:
         return 0.0 if scenario.run().pool_binding else None
-    found = search(lambda exponent: not replace(scenario, load=2.0**exponent / own).run().pool_binding, start)
+    found = search(
+        lambda exponent: not replace(scenario, load=2.0**exponent / own).run().pool_binding,
+        start,
+        _lowest(scenario),
+    )
     if found.outcome == ANY_LOAD or found.missed is None:
         return None
     return 0.0 if found.outcome == NO_LOAD else 2.0**found.missed / own

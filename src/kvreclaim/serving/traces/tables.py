@@ -96,7 +96,11 @@ def _broken_line(table: Table) -> int | None:
     with _opened(table.file) as stream:
         for number, line in enumerate(stream, 1):
             text = line.decode(errors="replace").rstrip("\r\n")
-            if table.first_line == CSV_FIRST and text and len(next(csv.reader([text]), [])) != len(table.columns):
+            if (
+                table.first_line == CSV_FIRST
+                and text
+                and len(next(csv.reader([text]), [])) != len(table.columns)
+            ):
                 return number
             if table.first_line == 1:
                 kinds = kinds or _kinds(text)
