@@ -81,7 +81,7 @@ def test_a_results_folder_and_its_page(tmp_path):
     assert (requests["first_token"] > requests["arrival"]).all()
     assert pl.read_csv(out / "timeline.csv")["held_pages"].max() > 1
     (section,) = sections([Folder(out)])
-    assert (section.id, len(section.figures)) == ("traffic", 2)
+    assert (section.id, len(section.figures)) == ("traffic", 3)
     assert call("page", out, "--out", tmp_path / "page.html").status == 0
     refused(call("plan", TRACE, "--gpu", "rtx-4090", "--out", out), "holds the results of 'simulate'")
 
@@ -102,8 +102,18 @@ def test_plan_compares_methods_and_modes(tmp_path):
     assert [figure.id for figure in section.figures] == [
         "traffic-capacity",
         "traffic-time",
+        "traffic-memory",
         "traffic-waiting",
     ]
+    (key,) = section.key_numbers
+    assert float(key.value) == pytest.approx(full["requests_per_second_per_gpu"], rel=0.01)
+    prose = " ".join(section.prose)
+    assert "llama-3.1-8b on rtx-4090. A step's time: a roofline" in prose
+    assert "coincide: full cache; streaming-llm, mask; per-head, mask; per-head, free" in prose
+    assert "At the trace's own load" in section.items[-1].caption
+    out = tmp_path / "fast"
+    answer("plan", TRACE, "--gpu", "rtx-4090", "--requests", 100, "--load", 2, "--out", out)
+    assert "At 2 times the trace's own load" in sections([Folder(out)])[0].items[-1].caption
 
 
 def said(*arguments):
@@ -300,3 +310,32 @@ def test_more_gpus_than_heads_hold_each_head_more_than_once():
     eight, sixteen = (Scenario(gpus=gpus).deployment() for gpus in (8, 16))
     assert sixteen.block_bytes == 2 * eight.block_bytes  # vLLM: at least one KV head on each
     assert sixteen.roofline().kv_token == pytest.approx(eight.roofline().kv_token)
+
+
+def test_plan_with_a_rule_while_decoding_with_groups_and_with_shared_prefixes(tmp_path):
+    rule = ("--evict-while-decoding", "rkv", "--budget", 256, "--buffer", 128)
+    rows = answer("plan", TRACE, "--gpu", "rtx-4090", "--requests", 200, *rule)
+    added = {(row["name"], row["mode"]) for row in rows if row["name"] == "rkv"}
+    assert added == {("rkv", "mask"), ("rkv", "pack"), ("rkv", "reuse")}
+    both = answer(
+        *("plan", TRACE, "--gpu", "rtx-4090", "--requests", 100, "--evict-while-decoding", "keep-prompt"),
+        *("--budget", 256, "--buffer", 128, "--policy", "streaming-llm", "--mode", "free"),
+    )
+    assert both[-1]["name"] == "streaming-llm + keep-prompt"
+    groups = ("--model", "gemma-2-9b", "--gpu", "rtx-4090", "--requests", 100)
+    grouped, plain = (answer("plan", TRACE, *groups, *more)[0] for more in (["--hybrid"], []))
+    assert grouped["blocks"] > plain["blocks"]
+    refused(call("plan", TRACE, "--share-prefixes"), "no prefix hashes")
+    lines = [
+        {"timestamp": 500 * place, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2 + place % 3]}
+        for place in range(600)
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = ("--ttft-p99", 0.2)
+    shared, alone = (
+        answer("plan", tmp_path / "t.jsonl", *target, *more)[0] for more in (["--share-prefixes"], [])
+    )
+    assert shared["load"] > alone["load"]
+    refused(
+        call("plan", tmp_path / "t.jsonl", "--share-prefixes", "--hybrid", "--model", "gemma-2-9b"), "groups"
+    )

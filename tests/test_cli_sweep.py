@@ -1,10 +1,12 @@
 """``sweep``: every cell once, gone on with where interrupted, on threads and on a Ray cluster."""
 
 import dataclasses
+import http.server
 import json
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -188,6 +190,21 @@ def test_a_dead_cluster(grid, tmp_path, address):
     before = rows_of(tmp_path / "out")
     refused(call("sweep", grid, "--out", tmp_path / "out", "--ray", address), "no Ray cluster", address)
     assert rows_of(tmp_path / "out").equals(before)
+
+
+class Silent(http.server.BaseHTTPRequestHandler):
+    """No Ray cluster."""
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+def test_an_address_where_something_else_listens(grid, tmp_path):
+    with http.server.HTTPServer(("127.0.0.1", 0), Silent) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        refused(call("sweep", grid, "--out", tmp_path / "out", "--ray", address), "no Ray cluster", address)
+        server.shutdown()
 
 
 @pytest.mark.filterwarnings("ignore")  # Ray's own

@@ -1,4 +1,4 @@
-"""What ``kvreclaim plan`` says under its table: what binds, what would help, from which load memory matters."""
+"""What ``kvreclaim plan`` says under its table: what binds, and what would help."""
 
 from __future__ import annotations
 

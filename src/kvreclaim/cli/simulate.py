@@ -61,8 +61,8 @@ def _table(scenario: Scenario, simulation: Simulation) -> Table:
     found = simulation.summary()
     timing = scenario.timing()
     table = plain_table(
-        f"{printable(simulation.trace.name)}: {counted(found['requests'], 'request')}, {found['blocks']:,} blocks of "
-        f"{simulation.settings.block_size}",
+        f"{printable(simulation.trace.name)}: {counted(found['requests'], 'request')}, "
+        f"{found['blocks']:,} blocks of {simulation.settings.block_size}",
         f"Simulated; a step's time is {timing.source}.",
     )
     table.add_column("")

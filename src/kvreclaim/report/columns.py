@@ -73,7 +73,9 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "scenario": pl.String,
         "requests": pl.Int64,
         "iterations": pl.Int64,
+        "seconds": pl.Float64,
         "peak_running": pl.Int64,
+        "peak_blocks": pl.Int64,
         "peak_waiting": pl.Int64,
         "preemptions": pl.Int64,
         "ttft_mean": pl.Float64,
@@ -88,6 +90,8 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
         "running": pl.Int64,
         "waiting": pl.Int64,
         "free_blocks": pl.Int64,
+        "held_pages": pl.Int64,
+        "stranded": pl.Float64,
     },
     "percentiles.csv": {
         "scenario": pl.String,
@@ -98,7 +102,12 @@ COLUMNS: Mapping[str, Mapping[str, type[pl.DataType]]] = {
     "capacity.csv": {
         "name": pl.String,
         "mode": pl.String,
+        "requests": pl.Int64,
+        "refused": pl.Int64,
+        "outcome": pl.String,
+        "load": pl.Float64,
         "requests_per_second_per_gpu": pl.Float64,
+        "binds_at_capacity": pl.String,
     },
     "pages.csv": {
         "policy": pl.String,

@@ -62,8 +62,8 @@ def search(met: Callable[[float], bool], start: int, lowest: int = LOWEST) -> Se
     """Find where a target that low loads meet begins to be missed, to less than 1 %.
 
     From a whole exponent on, doubled or halved until it is met at one and missed at the next; then the octave
-    is halved. Where higher loads do not always wait longer, what is found is one such border: it is met there,
-    and missed at the next load tried above, less than 1 % away.
+    is halved. Where higher loads do not always wait longer, what is found is one such border: met there, and
+    missed at the next load tried above, less than 1 % away.
 
     Parameters
     ----------

@@ -142,7 +142,7 @@ class Simulation:
 
     @property
     def pool_binding(self) -> bool:
-        """Whether blocks ever lacked: a request waited for them, was preempted, or is longer than the pool."""
+        """Whether blocks ever lacked: one waited for them, was preempted, or is longer than all."""
         lacking = self.count(places.BLOCKED) or self.count(places.PREEMPTIONS) or self.totals.refused
         return lacking > 0
 

@@ -13,7 +13,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.layout import model, runtime
 from kvreclaim.scheduling import SchedulerSettings
 from kvreclaim.serving.eviction import MODES, Eviction, rkv
-from kvreclaim.serving.giveback import closed_form, from_masks, from_measured
+from kvreclaim.serving.giveback import DYING_OF, closed_form, from_masks, from_measured
 from kvreclaim.serving.hardware import GIB, GPU, Deployment, gpu
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
@@ -207,6 +207,7 @@ class Scenario:
         prefill = self._at_prefill_end()
         if self.evict_while_decoding == "never":
             return prefill
+        dying = self._dying()
         if self.evict_while_decoding == "rkv" and prefill is None:
             return rkv(self.budget, self.buffer, self.mode)
         kinds = {"full-buffer": False, "keep-prompt": True}
@@ -217,7 +218,21 @@ class Scenario:
             )
         made = prefill or Eviction(self.mode, budget=self.budget, buffer=self.buffer)
         keeps = kinds[self.evict_while_decoding]
-        return replace(made, budget=self.budget, buffer=self.buffer, protect_prompt=keeps)
+        return replace(made, budget=self.budget, buffer=self.buffer, protect_prompt=keeps, dying=dying)
+
+    def _dying(self) -> str:
+        """Return where dead slots lie while decoding; `InputError` where nobody knows."""
+        known = "" if self.masks or self.measured else self.policy
+        if self.mode == "free" and known not in DYING_OF:
+            what = "recorded masks" if self.masks else self.policy
+            what = "a measured table" if self.measured else what
+            rule = self.evict_while_decoding
+            raise InputError(
+                f"which whole blocks {rule} frees while decoding is not known "
+                f"{'without a policy' if what == 'none' else f'from {what}'}: pass another mode, or the "
+                f"policy {' or '.join(DYING_OF)}"
+            )
+        return DYING_OF.get(known, "scattered")
 
     def _at_prefill_end(self) -> Eviction | None:
         if self.masks:

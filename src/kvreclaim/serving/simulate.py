@@ -89,7 +89,8 @@ def simulate(
     Raises
     ------
     InputError
-        If the interval is not positive or makes too many samples, or the memory can't be combined with the eviction or the trace.
+        If the interval is not positive or makes too many samples, or the memory can't be combined with the
+        eviction or the trace.
     """
     if not interval > 0:
         raise InputError(f"the interval is {interval}: pass seconds greater than 0")

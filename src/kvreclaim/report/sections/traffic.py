@@ -20,8 +20,15 @@ _QUANTITIES = {
     "waiting": "Requests waiting",
     "free_blocks": "Free blocks",
 }
+_MEMORY = {"held_pages": "Held pages", "stranded": "Stranded share"}
 _WAITING = {"ttft": "To the first token", "latency": "To the last token"}
 _MODES = {"pack": "Pack", "free": "Free whole blocks", "reuse": "Reuse holes", "mask": "Mask only"}
+_SOURCES = {
+    "roofline": "a roofline from data sheets, a bound",
+    "fitted": "fitted to a recorded run",
+    "given": "constants given",
+}
+_TOLD_BY = ("iterations", "seconds", "peak_running", "peak_blocks", "preemptions", "ttft_mean", "latency_p99")
 _ALWAYS = ("full cache", "fp8", "as given")
 
 
@@ -32,17 +39,20 @@ def build(folder: Folder) -> Section:
     items: list[Item] = []
     if folder.command == "plan":
         items += _capacity(folder)
-    items += [_over_time(folder, modes), _percentiles(folder, modes), _sums(summary)]
+    items += [_over_time(folder, modes), *_memory(folder, modes)]
+    items += [_percentiles(folder, modes), _sums(folder, summary)]
     return Section(
         id="traffic",
         title="Under traffic",
         prose=(
             "Requests of a trace arrive, wait for blocks, run, and leave; when blocks lack, the one that "
             "came last starts over. A simulation by vLLM's scheduling rules, step by step.",
+            *_where(folder),
             *_findings(summary),
+            *_alike(summary),
         ),
         items=tuple(items),
-        key_numbers=_key_numbers(summary),
+        key_numbers=_key_numbers(folder, summary),
         sources=("paged-attention",),
     )
 
@@ -110,6 +120,31 @@ def _over_time(folder: Folder, modes: tuple[str, ...]) -> Figure:
     )
 
 
+def _memory(folder: Folder, modes: tuple[str, ...]) -> Iterator[Figure]:
+    """Yield what is held and what of it is dead, where the time line has that."""
+    table = folder.table("timeline.csv")
+    shown = {what: words for what, words in _MEMORY.items() if (table[what].max() or 0) > 0}  # type: ignore[operator]  # polars types a maximum loosely
+    if not shown:
+        return
+    drawings: dict[tuple[str, ...], Drawing] = {}
+    for what, words in shown.items():
+        for key, mode in _keys(what, modes).items():
+            rows = _tidy(_thin(_of_mode(table, mode)).drop_nulls(what), "time", what)
+            drawings[key] = partial(charts.over_time, rows, words)
+    yield Figure(
+        id="traffic-memory",
+        title="Memory that serves nobody",
+        caption=(
+            "A VMM page is held while any of its blocks is. Stranded: slots of evicted pairs in blocks that "
+            "are held, as a share of all that are filled."
+        ),
+        drawings=drawings,
+        controls=_controls(modes, Control("memory", "Show", tuple(shown.items()))),
+        series=_series(table, modes),
+        wide=True,
+    )
+
+
 def _percentiles(folder: Folder, modes: tuple[str, ...]) -> Figure:
     table = folder.table("percentiles.csv")
     drawings: dict[tuple[str, ...], Drawing] = {}
@@ -144,7 +179,7 @@ def _capacity(folder: Folder) -> Iterator[Item]:
         title="What is carried, and what binds there",
         caption=(
             f"{_target(folder)}. Load: times the trace's own; 'any' where even all requests at once meet the "
-            "target, '–' where no load does. What binds: at the next load above, less than 1 % higher. Simulated."
+            "target, '–' where no load does. What binds: at the next load, less than 1 % higher. Simulated."
         ),
         columns=("scenario", "refused", "requests/s and GPU", "load", "binds"),
         rows=tuple(
@@ -195,7 +230,26 @@ def _target(folder: Folder) -> str:
     return " and ".join(found) or "Within the target"
 
 
-def _sums(summary: pl.DataFrame) -> Table:
+def _where(folder: Folder) -> Iterator[str]:
+    """Yield on what the trace ran, as far as the folder says so."""
+    given = folder.run.get("parameters", {})
+    if "model" in given and "gpu" in given:
+        times = f"{given['gpus']} × " if given.get("gpus", 1) != 1 else ""
+        source = _SOURCES.get(str(given.get("step_time_source")), "not named")
+        yield f"{given['model']} on {times}{given['gpu']}. A step's time: {source}."
+
+
+def _alike(summary: pl.DataFrame) -> Iterator[str]:
+    """Yield the scenarios whose lines lie on one another."""
+    groups: dict[tuple[object, ...], list[str]] = {}
+    for row in summary.iter_rows(named=True):
+        groups.setdefault(tuple(row[name] for name in _TOLD_BY), []).append(row["scenario"])
+    alike = ["; ".join(names) for names in groups.values() if len(names) > 1]
+    if alike:
+        yield f"The same in every number, so that their lines coincide: {' – '.join(alike)}."
+
+
+def _sums(folder: Folder, summary: pl.DataFrame) -> Table:
     columns = (
         "peak_running",
         "peak_waiting",
@@ -208,7 +262,7 @@ def _sums(summary: pl.DataFrame) -> Table:
     return Table(
         id="traffic-sums",
         title="In sum",
-        caption="At the trace's own load. Times in seconds; peaks over all steps. Simulated.",
+        caption=f"{_load(folder)}Times in seconds; peaks over all steps. Simulated.",
         columns=("scenario", *(name.replace("_", " ") for name in columns), "pool binds"),
         rows=tuple(
             (
@@ -220,6 +274,11 @@ def _sums(summary: pl.DataFrame) -> Table:
         ),
         numeric=frozenset(range(1, len(columns) + 1)),
     )
+
+
+def _load(folder: Folder) -> str:
+    load = folder.run.get("parameters", {}).get("load", 1)
+    return "At the trace's own load. " if load == 1 else f"At {load:g} times the trace's own load. "
 
 
 def _findings(summary: pl.DataFrame) -> tuple[str, ...]:
@@ -235,8 +294,19 @@ def _findings(summary: pl.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _key_numbers(summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
+def _key_numbers(folder: Folder, summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
     first = summary.row(0, named=True)
+    if folder.command == "plan":
+        full = folder.table("capacity.csv").row(0, named=True)
+        none = {"any load": "any", "no load": "none"}.get(full["outcome"])
+        rate = _number(full["requests_per_second_per_gpu"]) if none is None else none
+        return (
+            KeyNumber(
+                rate,
+                f"requests a second and GPU meet the target, with the {full['name']}",
+                f"simulated, {full['requests']:,} requests",
+            ),
+        )
     return (
         KeyNumber(
             f"{first['peak_running']:,} of {first['requests']:,}",
