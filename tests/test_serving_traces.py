@@ -209,3 +209,21 @@ def test_a_wrong_number_of_hashes_is_counted(tmp_path):
     (tmp_path / "t.jsonl").write_text(row(0, 1024, 5, [1]) + "\n")
     with pytest.raises(InputError, match="hash_ids is a list of 1; pass one hash for every 512 tokens"):
         read_trace(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("first", [True, 9])
+def test_yes_and_no_are_no_numbers(tmp_path, first):
+    file = tmp_path / "t.jsonl"
+    file.write_text(
+        "".join(json.dumps({"arrival": 0, "prompt": p, "output": 1}) + "\n" for p in (first, True))
+    )
+    with pytest.raises(InputError, match=f"line {1 if first is True else 2}"):
+        read_trace(file)
+    pl.DataFrame({"arrival": [0.0, 1.0], "prompt": [True, True], "output": [1, 1]}).write_parquet(
+        tmp_path / "t"
+    )
+    with pytest.raises(InputError, match="row 1: prompt is 'True'"):
+        read_trace(tmp_path / "t")
+    (tmp_path / "b.json").write_text(json.dumps({"input_lens": [9, first], "output_lens": [True, 1]}))
+    with pytest.raises(InputError, match="no lists of numbers"):
+        read_trace(tmp_path / "b.json", rate=1.0)

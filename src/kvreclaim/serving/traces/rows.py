@@ -162,14 +162,13 @@ def _expressions(table: Table, kind: Kind) -> list[pl.Expr]:
     schema = table.frame.collect_schema()
     arrival = pl.lit(0.0)
     if kind.arrival is not None:
-        text = schema[kind.arrival] == pl.String
         if kind.seconds is None:
-            arrival = _seconds(table.frame, _date(kind.arrival, text))
+            arrival = _seconds(table.frame, _date(kind.arrival, schema[kind.arrival] == pl.String))
         else:
-            arrival = _number(kind.arrival, text) * kind.seconds
+            arrival = _number(kind.arrival, schema[kind.arrival]) * kind.seconds
     found = [arrival.fill_null(float("nan")).alias("arrival")]
     for name, column in (("prompt", kind.prompt), ("output", kind.output)):
-        found.append(_number(column, schema[column] == pl.String).fill_null(float("nan")).alias(name))
+        found.append(_number(column, schema[column]).fill_null(float("nan")).alias(name))
     if table.first_line == CSV_FIRST:
         found.append(pl.all_horizontal(pl.all().is_null()).alias("blank"))
     if kind.hashes is not None:
@@ -177,7 +176,11 @@ def _expressions(table: Table, kind: Kind) -> list[pl.Expr]:
     return found
 
 
-def _number(column: str, text: bool) -> pl.Expr:
+def _number(column: str, kind: pl.DataType | type[pl.DataType]) -> pl.Expr:
+    """Return a column's numbers, null where a value is none; yes and no are none."""
+    if kind == pl.Boolean:
+        return pl.lit(None, pl.Float64)
+    text = kind == pl.String
     source = pl.col(column).str.strip_chars() if text else pl.col(column)
     return source.cast(pl.Float64, strict=False)
 

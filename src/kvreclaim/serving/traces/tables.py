@@ -92,7 +92,7 @@ def _broken_line(table: Table) -> int | None:
     """Return the line that is no row, read slowly; None where all are."""
     if table.first_line is None:
         return None
-    kinds: dict[str, bool] = {}
+    kinds: dict[str, tuple[bool, bool]] = {}
     with _opened(table.file) as stream:
         for number, line in enumerate(stream, 1):
             text = line.decode(errors="replace").rstrip("\r\n")
@@ -109,13 +109,15 @@ def _broken_line(table: Table) -> int | None:
     return None
 
 
-def _kinds(text: str) -> dict[str, bool]:
-    """Return which keys of a JSON object hold texts; none where it is no object."""
+def _kinds(text: str) -> dict[str, tuple[bool, bool]]:
+    """Return which keys of a JSON object hold texts, and which yes or no; none where it is no object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return {key: isinstance(value, str) for key, value in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: (isinstance(value, str), isinstance(value, bool)) for key, value in found.items()}
 
 
 def _first_line(error: Exception) -> str:
