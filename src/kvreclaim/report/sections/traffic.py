@@ -10,8 +10,16 @@ import polars as pl
 from kvreclaim.report.charts import traffic as charts
 from kvreclaim.report.charts.plot import Scale
 from kvreclaim.report.folder import Folder
-from kvreclaim.report.section import Control, Drawing, Figure, Item, KeyNumber, Section, Table
+from kvreclaim.report.section import Control, Drawing, Figure, Item, Section, Table
 from kvreclaim.report.sections.parts import LINEAR_FIRST, plain
+from kvreclaim.report.sections.traffic_words import (
+    alike,
+    at_load,
+    findings,
+    key_numbers,
+    number_or_none,
+    where,
+)
 from kvreclaim.report.wording import number
 
 _POINTS = 120  # of a line: more would not be seen
@@ -23,12 +31,6 @@ _QUANTITIES = {
 _MEMORY = {"held_pages": "Held pages", "stranded": "Stranded share"}
 _WAITING = {"ttft": "To the first token", "latency": "To the last token"}
 _MODES = {"pack": "Pack", "free": "Free whole blocks", "reuse": "Reuse holes", "mask": "Mask only"}
-_SOURCES = {
-    "roofline": "a roofline from data sheets, a bound",
-    "fitted": "fitted to a recorded run",
-    "given": "constants given",
-}
-_TOLD_BY = ("iterations", "seconds", "peak_running", "peak_blocks", "preemptions", "ttft_mean", "latency_p99")
 _ALWAYS = ("full cache", "fp8", "as given")
 
 
@@ -47,12 +49,12 @@ def build(folder: Folder) -> Section:
         prose=(
             "Requests of a trace arrive, wait for blocks, run, and leave; when blocks lack, the one that "
             "came last starts over. A simulation by vLLM's scheduling rules, step by step.",
-            *_where(folder),
-            *_findings(summary),
-            *_alike(summary),
+            *where(folder),
+            *findings(summary),
+            *alike(summary),
         ),
         items=tuple(items),
-        key_numbers=_key_numbers(folder, summary),
+        key_numbers=key_numbers(folder, summary),
         sources=("paged-attention",),
     )
 
@@ -186,18 +188,14 @@ def _capacity(folder: Folder) -> Iterator[Item]:
             (
                 row["name"] if row["mode"] is None else f"{row['name']}, {row['mode']}",
                 number(row["refused"]),
-                _number(row["requests_per_second_per_gpu"]),
-                "any" if row["outcome"] == "any load" else _number(row["load"]),
+                number_or_none(row["requests_per_second_per_gpu"]),
+                "any" if row["outcome"] == "any load" else number_or_none(row["load"]),
                 row["binds_at_capacity"],
             )
             for row in table.iter_rows(named=True)
         ),
         numeric=frozenset({1, 2, 3}),
     )
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else number(value)
 
 
 def _carried(folder: Folder, table: pl.DataFrame) -> Figure:
@@ -230,25 +228,6 @@ def _target(folder: Folder) -> str:
     return " and ".join(found) or "Within the target"
 
 
-def _where(folder: Folder) -> Iterator[str]:
-    """Yield on what the trace ran, as far as the folder says so."""
-    given = folder.run.get("parameters", {})
-    if "model" in given and "gpu" in given:
-        times = f"{given['gpus']} × " if given.get("gpus", 1) != 1 else ""
-        source = _SOURCES.get(str(given.get("step_time_source")), "not named")
-        yield f"{given['model']} on {times}{given['gpu']}. A step's time: {source}."
-
-
-def _alike(summary: pl.DataFrame) -> Iterator[str]:
-    """Yield the scenarios whose lines lie on one another."""
-    groups: dict[tuple[object, ...], list[str]] = {}
-    for row in summary.iter_rows(named=True):
-        groups.setdefault(tuple(row[name] for name in _TOLD_BY), []).append(row["scenario"])
-    alike = ["; ".join(names) for names in groups.values() if len(names) > 1]
-    if alike:
-        yield f"The same in every number, so that their lines coincide: {' – '.join(alike)}."
-
-
 def _sums(folder: Folder, summary: pl.DataFrame) -> Table:
     columns = (
         "peak_running",
@@ -262,7 +241,7 @@ def _sums(folder: Folder, summary: pl.DataFrame) -> Table:
     return Table(
         id="traffic-sums",
         title="In sum",
-        caption=f"{_load(folder)}Times in seconds; peaks over all steps. Simulated.",
+        caption=f"{at_load(folder)}Times in seconds; peaks over all steps. Simulated.",
         columns=("scenario", *(name.replace("_", " ") for name in columns), "pool binds"),
         rows=tuple(
             (
@@ -273,44 +252,4 @@ def _sums(folder: Folder, summary: pl.DataFrame) -> Table:
             for row in summary.iter_rows(named=True)
         ),
         numeric=frozenset(range(1, len(columns) + 1)),
-    )
-
-
-def _load(folder: Folder) -> str:
-    load = folder.run.get("parameters", {}).get("load", 1)
-    return "At the trace's own load. " if load == 1 else f"At {load:g} times the trace's own load. "
-
-
-def _findings(summary: pl.DataFrame) -> tuple[str, ...]:
-    first = summary.row(0, named=True)
-    if first["pool_binding"]:
-        return (
-            f"Here the pool binds: of {first['requests']:,} requests up to {first['peak_waiting']:,} wait, "
-            f"and {first['preemptions']:,} times one is preempted.",
-        )
-    return (
-        "Here the pool is not binding: no request ever waits for blocks, so giving memory back admits "
-        "nobody. A faster arrival of the same requests, or a smaller pool, would change that.",
-    )
-
-
-def _key_numbers(folder: Folder, summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
-    first = summary.row(0, named=True)
-    if folder.command == "plan":
-        full = folder.table("capacity.csv").row(0, named=True)
-        none = {"any load": "any", "no load": "none"}.get(full["outcome"])
-        rate = _number(full["requests_per_second_per_gpu"]) if none is None else none
-        return (
-            KeyNumber(
-                rate,
-                f"requests a second and GPU meet the target, with the {full['name']}",
-                f"simulated, {full['requests']:,} requests",
-            ),
-        )
-    return (
-        KeyNumber(
-            f"{first['peak_running']:,} of {first['requests']:,}",
-            f"requests of the trace run at once at the peak ({first['scenario']})",
-            f"simulated, {first['iterations']:,} steps",
-        ),
     )
