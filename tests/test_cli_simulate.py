@@ -81,7 +81,7 @@ def test_a_results_folder_and_its_page(tmp_path):
     assert (requests["first_token"] > requests["arrival"]).all()
     assert pl.read_csv(out / "timeline.csv")["held_pages"].max() > 1
     (section,) = sections([Folder(out)])
-    assert (section.id, len(section.figures)) == ("traffic", 2)
+    assert (section.id, len(section.figures)) == ("traffic", 3)
     assert call("page", out, "--out", tmp_path / "page.html").status == 0
     refused(call("plan", TRACE, "--gpu", "rtx-4090", "--out", out), "holds the results of 'simulate'")
 
@@ -102,15 +102,71 @@ def test_plan_compares_methods_and_modes(tmp_path):
     assert [figure.id for figure in section.figures] == [
         "traffic-capacity",
         "traffic-time",
+        "traffic-memory",
         "traffic-waiting",
     ]
+    (key,) = section.key_numbers
+    assert float(key.value) == pytest.approx(full["requests_per_second_per_gpu"], rel=0.01)
+    prose = " ".join(section.prose)
+    assert "llama-3.1-8b on rtx-4090. A step's time: a roofline" in prose
+    assert "coincide: full cache; streaming-llm, mask; per-head, mask; per-head, free" in prose
+    assert "At the trace's own load" in section.items[-1].caption
+    out = tmp_path / "fast"
+    answer("plan", TRACE, "--gpu", "rtx-4090", "--requests", 100, "--load", 2, "--out", out)
+    assert "At 2 times the trace's own load" in sections([Folder(out)])[0].items[-1].caption
+
+
+def said(*arguments):
+    found = call("plan", TRACE, *arguments)
+    assert found.status == 0, found.err
+    return " ".join(found.out.split())
 
 
 def test_plan_says_what_binds_where_the_pool_does_not():
-    ample = call("plan", TRACE, "--gpu", "h200", "--requests", 200)
-    assert "The pool is not binding" in ample.out
-    few = call("plan", TRACE, "--gpu", "h200", "--requests", 200, "--max-num-seqs", 2)
-    assert "max_num_seqs is: raise --max-num-seqs" in " ".join(few.out.split())
+    ample = said("--gpu", "h200", "--requests", 200)
+    assert "the pool is not binding" in ample
+    assert "not the pool but the GPU's time" in ample
+    assert "To carry more: a faster GPU" in ample
+    few = said("--gpu", "h200", "--requests", 200, "--max-num-seqs", 2)
+    assert "not the pool but max_num_seqs: raise --max-num-seqs first" in few
+    assert "the first 200 requests only" in few
+    assert "only" not in said("--gpu", "h200", "--requests", 1000).partition("At load")[0]
+
+
+def test_what_plan_says_follows_from_its_rows():
+    rows = {(row["name"], row["mode"]): row for row in answer("plan", TRACE, "--gpu", "rtx-4090")}
+    words = said("--gpu", "rtx-4090")
+    full, pack = rows["full cache", None], rows["per-head", "pack"]
+    gain = max(row["load"] for row in rows.values() if row["mode"]) / full["load"] - 1
+    assert "Giving memory back raises the load most with " in words
+    assert f"per-head, pack: {gain:+.0%}." in words
+    assert pack["load"] > full["load"]
+    assert f"wait for blocks from load {full['pool_binds_from']:.3g} on" in words
+    assert "what binds is memory" in words
+    assert full["requests"] == 1000
+
+
+def test_plan_says_that_no_load_or_any_load_meets_the_target(tmp_path):
+    none = said("--ttft-p99", "1e-9", "--requests", 200)
+    assert "No load meets the target: at the lowest tried the TTFT p99 is" in none
+    assert "No memory helps there" in none
+    assert "0.00 " not in none.partition("Load: simulated")[0].partition("load")[2].replace("0.000", "")
+    out = tmp_path / "out"
+    rows = answer("plan", TRACE, "--ttft-p99", 1000, "--requests", 200, "--out", out)
+    assert {(row["outcome"], row["load"]) for row in rows} == {("any load", None)}
+    assert "Even if all requests came at once" in said("--ttft-p99", 1000, "--requests", 200)
+    section = sections([Folder(out)])[0]
+    assert section.items[0].id == "traffic-capacities"
+    assert section.items[0].rows[0][-2:] == ("any", "nothing")
+
+
+def test_refused_requests_mean_that_the_pool_binds():
+    words = said("--blocks", 200)
+    assert "full cache: the pool is too small, 75 requests longer than it and refused, request 23" in words
+    assert "the pool is not binding" not in words
+    screen = " ".join(call("simulate", TRACE, "--blocks", 200, *STEP).out.split())
+    assert "The pool binds: it is too small for 75 requests" in screen
+    assert "not binding" not in screen
 
 
 @pytest.mark.parametrize(
@@ -124,12 +180,40 @@ def test_plan_says_what_binds_where_the_pool_does_not():
         (["simulate", TRACE, "--block-size", 0], ["block_size"]),
         (["simulate", TRACE, "--load", "-1"], ["load"]),
         (["simulate", TRACE, "--step-time", "1,2"], ["step_time", "four"]),
-        (["simulate", TRACE, "--step-time", "fast"], ["--step-time"]),
+        (["simulate", TRACE, "--step-time", "fast"], ["step_time 'fast'"]),
         (["simulate", TRACE, "--policy", "lru"], ["lru", "streaming-llm"]),
         (["simulate", TRACE, "--policy", "per-head", "--mode", "swap"], ["swap", "pack"]),
         (["simulate", TRACE, "--evict-while-decoding", "rkv"], ["evicts nothing"]),
         (["simulate", TRACE, "--share-prefixes"], ["no prefix hashes"]),
         (["simulate", TRACE, "--kv-dtype", "fp4"], ["fp4"]),
+        (["simulate", TRACE, "--requests", -5], ["requests is -5"]),
+        (["plan", TRACE, "--requests", -5], ["requests is -5"]),
+        (["simulate", TRACE, "--blocks", "99999999999999999999"], ["blocks", "at most 2147483647"]),
+        (["simulate", TRACE, "--blocks", 2**31 - 1, "--page-blocks", 4], ["blocks", "at most 16,777,216"]),
+        (["simulate", TRACE, "--rate", 2, "--seed", -1], ["seed is -1"]),
+        (["simulate", TRACE, "--max-num-seqs", -1], ["max_num_seqs is -1"]),
+        (["simulate", TRACE, "--max-num-batched-tokens", "9" * 20], ["max_num_batched_tokens", "at most"]),
+        (["simulate", TRACE, "--rate", "nan"], ["rate is nan"]),
+        (["simulate", TRACE, "--weights-gib", "-1"], ["weights_gib is -1"]),
+        (["simulate", TRACE, "--efficiency", 2], ["efficiency"]),
+        (["simulate", TRACE, "--policy", "per-head", "--copy-event", "-1"], ["copy_event is -1"]),
+        (["simulate", TRACE, "--page-blocks", -3], ["page_blocks is -3"]),
+        (["simulate", TRACE, "--interval", "1e-9"], ["interval", "samples", "longer"]),
+        (["simulate", TRACE, "--interval", "5e-324"], ["interval", "samples", "longer"]),
+        (["simulate", TRACE, "--load", "1e-320"], ["arrives after", "higher load"]),
+        (["simulate", TRACE, "--load", "1e-12"], ["arrives after", "higher load"]),
+        (["simulate", TRACE, "--rate", "1e-300"], ["arrives after", "higher load or rate"]),
+        (["simulate", TRACE, "--budget", 256], ["--budget does nothing without --evict-while-decoding"]),
+        (["plan", TRACE, "--buffer", 256], ["--buffer does nothing without --evict-while-decoding"]),
+        (["simulate", TRACE, "--ratio", 0.9], ["--ratio does nothing without --policy"]),
+        (["simulate", TRACE, "--mode", "free"], ["--mode does nothing without --policy or --masks"]),
+        (["simulate", TRACE, "--copy-token", 1], ["--copy-token does nothing"]),
+        (["simulate", TRACE, "--seed", 3], ["--seed does nothing without --rate"]),
+        (["simulate", TRACE, "--runtime", "vllm", "--block-size", 32], ["--runtime replaces --block-size"]),
+        (["simulate", TRACE, *STEP, "--efficiency", 0.5], ["--step-time replaces --efficiency"]),
+        (["simulate", TRACE, "--masks", "m.npz", "--policy", "per-head"], ["--masks replaces --policy"]),
+        (["simulate", TRACE, "--gpus", 3], ["8 KV heads", "3 GPUs"]),
+        (["plan", TRACE, "--gpus", 12], ["8 KV heads", "12 GPUs"]),
         (["plan", TRACE, "--ttft-p99", 0], ["latency target"]),
         (["plan", TRACE, "--ttft-p99", "-2"], ["latency target"]),
         (["sweep", "none.toml"], ["none.toml"]),
@@ -220,3 +304,38 @@ def test_recorded_masks_and_measured_tables_drive_the_traffic(tmp_path):
     assert rule.freed_at[64] == 1
     found = call("simulate", TRACE, "--blocks", 900, "--policy", "tova", "--measured", tmp_path)
     refused(found, "no tova at 0.5", "snapkv")
+
+
+def test_more_gpus_than_heads_hold_each_head_more_than_once():
+    eight, sixteen = (Scenario(gpus=gpus).deployment() for gpus in (8, 16))
+    assert sixteen.block_bytes == 2 * eight.block_bytes  # vLLM: at least one KV head on each
+    assert sixteen.roofline().kv_token == pytest.approx(eight.roofline().kv_token)
+
+
+def test_plan_with_a_rule_while_decoding_with_groups_and_with_shared_prefixes(tmp_path):
+    rule = ("--evict-while-decoding", "rkv", "--budget", 256, "--buffer", 128)
+    rows = answer("plan", TRACE, "--gpu", "rtx-4090", "--requests", 200, *rule)
+    added = {(row["name"], row["mode"]) for row in rows if row["name"] == "rkv"}
+    assert added == {("rkv", "mask"), ("rkv", "pack"), ("rkv", "reuse")}
+    both = answer(
+        *("plan", TRACE, "--gpu", "rtx-4090", "--requests", 100, "--evict-while-decoding", "keep-prompt"),
+        *("--budget", 256, "--buffer", 128, "--policy", "streaming-llm", "--mode", "free"),
+    )
+    assert both[-1]["name"] == "streaming-llm + keep-prompt"
+    groups = ("--model", "gemma-2-9b", "--gpu", "rtx-4090", "--requests", 100)
+    grouped, plain = (answer("plan", TRACE, *groups, *more)[0] for more in (["--hybrid"], []))
+    assert grouped["blocks"] > plain["blocks"]
+    refused(call("plan", TRACE, "--share-prefixes"), "no prefix hashes")
+    lines = [
+        {"timestamp": 500 * place, "input_length": 1024, "output_length": 8, "hash_ids": [1, 2 + place % 3]}
+        for place in range(600)
+    ]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    target = ("--ttft-p99", 0.2)
+    shared, alone = (
+        answer("plan", tmp_path / "t.jsonl", *target, *more)[0] for more in (["--share-prefixes"], [])
+    )
+    assert shared["load"] > alone["load"]
+    refused(
+        call("plan", tmp_path / "t.jsonl", "--share-prefixes", "--hybrid", "--model", "gemma-2-9b"), "groups"
+    )

@@ -154,7 +154,7 @@ def test_the_command_on_a_trace_too_long_to_hold(stored, tmp_path, monkeypatch):
     common = ("simulate", stored, "--blocks", 400, "--step-time", "0.0123,3e-4,2e-6,9e-5", "--json", "-")
     held = json.loads(call(*common).out)
     monkeypatch.setattr(read.open_trace, "__kwdefaults__", {**read.open_trace.__kwdefaults__, "held": 1000})
-    kept = call(*common, "--load", 1.0, "--seed", 1, "--out", tmp_path / "out")
+    kept = call(*common, "--load", 1.0, "--requests", 10**6, "--out", tmp_path / "out")
     assert {**json.loads(kept.out), "simulate_seconds": 0} == {**held, "simulate_seconds": 0}
     assert "by request only" in " ".join(kept.err.split())
     assert not (tmp_path / "out" / "requests.parquet").exists()

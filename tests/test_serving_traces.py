@@ -177,3 +177,53 @@ def test_lengths_that_cannot_be(lengths):
 def test_traces_that_cannot_be(columns):
     with pytest.raises(InputError):
         Trace(*(np.array(column) for column in columns))
+
+
+@pytest.mark.parametrize("name", ["x[1].csv", "x*.csv", "x?.csv", "x[1].jsonl", "x[1].parquet", "x{1}.csv"])
+def test_a_name_is_no_pattern(tmp_path, name):
+    def write(file, requests):
+        table = pl.DataFrame({"arrival": np.arange(requests), "prompt": 9, "output": 1})
+        if file.suffix == ".csv":
+            file.write_bytes(table.write_csv().encode())
+        elif file.suffix == ".parquet":
+            with file.open("wb") as stream:
+                table.write_parquet(stream)
+        else:
+            file.write_text("".join(request(time, 9, 1) + "\n" for time in range(requests)))
+
+    write(tmp_path / f"x1{Path(name).suffix}", 1)
+    write(tmp_path / name, 3)
+    assert read_trace(tmp_path / name).requests == 3
+
+
+def test_blank_lines_at_the_end_are_no_rows_and_others_are_named(tmp_path):
+    file = tmp_path / "t.csv"
+    file.write_text("arrival,prompt,output\n0,50,5\n1,50,5\n\n\n")
+    assert read_trace(file).requests == 2
+    file.write_text("arrival,prompt,output\n0,50,5\n\n1,50,5\n")
+    with pytest.raises(InputError, match="line 3"):
+        read_trace(file)
+
+
+def test_a_wrong_number_of_hashes_is_counted(tmp_path):
+    (tmp_path / "t.jsonl").write_text(row(0, 1024, 5, [1]) + "\n")
+    with pytest.raises(InputError, match="hash_ids is a list of 1; pass one hash for every 512 tokens"):
+        read_trace(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("first", [True, 9])
+def test_yes_and_no_are_no_numbers(tmp_path, first):
+    file = tmp_path / "t.jsonl"
+    file.write_text(
+        "".join(json.dumps({"arrival": 0, "prompt": p, "output": 1}) + "\n" for p in (first, True))
+    )
+    with pytest.raises(InputError, match=f"line {1 if first is True else 2}"):
+        read_trace(file)
+    pl.DataFrame({"arrival": [0.0, 1.0], "prompt": [True, True], "output": [1, 1]}).write_parquet(
+        tmp_path / "t"
+    )
+    with pytest.raises(InputError, match="row 1: prompt is 'True'"):
+        read_trace(tmp_path / "t")
+    (tmp_path / "b.json").write_text(json.dumps({"input_lens": [9, first], "output_lens": [True, 1]}))
+    with pytest.raises(InputError, match="no lists of numbers"):
+        read_trace(tmp_path / "b.json", rate=1.0)

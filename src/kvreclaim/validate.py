@@ -92,6 +92,11 @@ def booleans(values: ArrayLike, length: int, what: str) -> NDArray[np.bool_]:
     return array.astype(np.bool_)
 
 
+def counted(number: int, what: str) -> str:
+    """Return a number of things in words: ``1 request``, ``2,000 requests``."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def shown(value: object) -> str:
     """Return the value's text on one line, cut short, for an error message."""
     text = " ".join(repr(value).split())

@@ -9,10 +9,9 @@ import typer
 from kvreclaim.cli import traffic_options as given
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.output import MISSING, Json, console, emit_json, plain_table, printable, progress
+from kvreclaim.validate import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from rich.table import Table
 
     from kvreclaim.serving.plan import Variant
@@ -20,22 +19,8 @@ if TYPE_CHECKING:
 Seconds = Annotated[float, typer.Option(metavar="SECONDS", help="Target, 99th percentile; 0: none.")]
 
 # What `plan` varies itself, or does not compare.
-_LEFT_OUT = (
-    "watermark",
-    "share_prefixes",
-    "page_blocks",
-    "hybrid",
-    "kv_dtype",
-    "evict_while_decoding",
-    "budget",
-    "buffer",
-)
-_ADVICE = {
-    "pool": "The pool binds: memory given back admits requests.",
-    "max_num_seqs": "The pool is not binding, max_num_seqs is: raise --max-num-seqs first.",
-    "compute": "The pool is not binding, the GPU's time is: a faster GPU, more of them, or less load.",
-    "nothing": "The pool is not binding, nor is anything else: an eviction admits nobody here.",
-}
+_LEFT_OUT = ("page_blocks", "kv_dtype")
+_COMPARED = ("ratio", "copy_event", "copy_token")  # of the methods
 
 
 @given.of_a_scenario(*_LEFT_OUT, requests=1000)
@@ -51,46 +36,47 @@ def plan_command(
         import polars as pl
 
         from kvreclaim.cli.compiling import said_if_compiling
-        from kvreclaim.serving.plan import Target, plan, variants
+        from kvreclaim.cli.plan_remarks import remarks
+        from kvreclaim.serving.capacity import Target
+        from kvreclaim.serving.plan import plan, takes_a_part, variants
         from kvreclaim.serving.tables import as_parameters, nice_interval, write_traffic
 
-        scenario, target = given.scenario_of(options), Target(ttft_p99 or None, latency_p99 or None)
+        scenario, target = (
+            given.scenario_of(options, compares=_COMPARED),
+            Target(ttft_p99 or None, latency_p99 or None),
+        )
         folder = given.claimed(out, "plan")
-        scenario.read()
+        part = takes_a_part(scenario)
         with said_if_compiling(), progress() as bar:
             task = bar.add_task("simulating", total=len(variants(scenario)))
             found = plan(scenario, target, advance=lambda: bar.advance(task))
         rows = [variant.to_dict() for variant in found]
         if folder is not None:
             interval = nice_interval(1.2 * scenario.read().span)
-            named = [(_name(variant), variant.scenario.run(interval)) for variant in found]
+            named = [(variant.title, variant.scenario.run(interval)) for variant in found]
             targets = {"ttft_p99": ttft_p99, "latency_p99": latency_p99}
             write_traffic(folder, "plan", {**as_parameters(scenario), **targets}, named)
             folder.write("capacity.csv", pl.DataFrame(rows, infer_schema_length=None).write_csv())
     emit_json(json, rows)
     screen = console(json)
     screen.print(_table(scenario.read().name, found, ttft_p99, latency_p99))
-    for line in _remarks(found):
+    for line in remarks(found, target, part):
         screen.print(line)
     if folder is not None:
         screen.print(f"wrote {printable(str(folder.path))}: capacity and traffic, for `kvreclaim page`")
 
 
-def _name(variant: Variant) -> str:
-    return f"{variant.name}, {variant.mode}" if variant.mode else variant.name
-
-
 def _table(trace: str, found: list[Variant], ttft: float, latency: float) -> Table:
-    from kvreclaim.serving.plan import HIGHEST_LOAD
-
     scenario = found[0].scenario
     targets = (("TTFT", ttft), ("latency", latency))
     limits = " and ".join(f"{what} p99 within {value:g} s" for what, value in targets if value)
+    requests = counted(found[0].at_load.trace.requests, "request")
     table = plain_table(
-        f"{printable(scenario.model)} on {scenario.gpus} {scenario.gpu}, {printable(trace)}: {limits}",
-        f"Load: simulated, times the trace's own, a step's time {scenario.timing().source}. At once, and GiB "
-        "that a mean request gives back: closed forms. Ratio of the methods: "
-        f"{scenario.ratio:g}; 8-bit caches have the same bytes and no quality claim.",
+        f"{printable(scenario.model)} on {scenario.gpus} {scenario.gpu}, {printable(trace)}, {requests}: "
+        f"{limits}",
+        f"Load: simulated, times the trace's own, a step's time {scenario.timing().source}; binds: at the "
+        "next load above it. At once, and GiB that a mean request gives back: of one alone, simulated. Ratio "
+        f"of the methods: {scenario.ratio:g}; 8-bit caches have the same bytes and no quality claim.",
     )
     table.add_column("method")
     table.add_column("mode")
@@ -99,26 +85,22 @@ def _table(trace: str, found: list[Variant], ttft: float, latency: float) -> Tab
     table.add_column("binds")
     for variant in found:
         row = variant.to_dict()
-        rate, load = row["requests_per_second_per_gpu"], row["load"]
+        refused = row["refused"]
         table.add_row(
-            variant.name,
+            printable(variant.name),
             variant.mode or MISSING,
             f"{row['blocks']:,}",
             f"{row['requests_at_once_per_gpu']:,.1f}",
             f"{row['gib_given_back_per_request']:.3f}",
-            f"> {HIGHEST_LOAD:g}" if load is None else f"{load:.2f}",
-            MISSING if rate is None else f"{rate:.2f}",
-            variant.binds,
+            "any" if row["outcome"] == "any load" else _number(row["load"]),
+            _number(row["requests_per_second_per_gpu"]),
+            f"pool: {refused:,} refused" if refused else row["binds_at_capacity"],
         )
     return table
 
 
-def _remarks(found: list[Variant]) -> Iterator[str]:
-    full = found[0]
-    yield f"At the trace's own load: {_ADVICE[full.binds]}"
-    totals = full.at_load.totals
-    if totals.refused:
-        first, _ = totals.first_refused[0]
-        yield f"{totals.refused:,} requests are longer than the pool and refused, request {first} the first"
-    for note in full.at_load.trace.notes:
-        yield printable(note)
+def _number(value: float | None) -> str:
+    """Return two digits behind the point, or three that count."""
+    if value is None:
+        return MISSING
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.3g}"

@@ -9,6 +9,7 @@ import typer
 from kvreclaim.cli import traffic_options as given
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.output import MISSING, Json, console, emit_json, percent, plain_table, printable, wrote
+from kvreclaim.validate import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +61,8 @@ def _table(scenario: Scenario, simulation: Simulation) -> Table:
     found = simulation.summary()
     timing = scenario.timing()
     table = plain_table(
-        f"{printable(simulation.trace.name)}: {found['requests']:,} requests, {found['blocks']:,} blocks of "
-        f"{simulation.settings.block_size}",
+        f"{printable(simulation.trace.name)}: {counted(found['requests'], 'request')}, "
+        f"{found['blocks']:,} blocks of {simulation.settings.block_size}",
         f"Simulated; a step's time is {timing.source}.",
     )
     table.add_column("")
@@ -82,11 +83,19 @@ def _rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if found["hit_tokens"]:
         yield "prompt tokens found", f"{found['hit_tokens']:,}"
     for name in ("ttft_mean", "ttft_p99", "latency_p50", "latency_p99"):
-        yield f"{name.replace('_', ' ')}, s", MISSING if found[name] is None else f"{found[name]:,.3g}"
+        yield f"{name.replace('_', ' ')}, s", _seconds(found[name])
     rate = found["output_tokens_per_second"]
     yield "output tokens/s", MISSING if rate is None else f"{rate:,.0f}"
     yield "share of the time busy", percent(found["busy"])
+    yield "the pool binds", "yes" if found["pool_binding"] else "no"
     yield "simulated in, s", f"{found['simulate_seconds']:.3f}"
+
+
+def _seconds(value: float | None) -> str:
+    """Return seconds with three digits that count, whole ones in full."""
+    if value is None:
+        return MISSING
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def remarks(scenario: Scenario, simulation: Simulation) -> Iterator[str]:
@@ -102,7 +111,11 @@ def remarks(scenario: Scenario, simulation: Simulation) -> Iterator[str]:
     error = simulation.totals.latency.error
     if error:
         yield f"Percentiles are within {error:.2%}: the times of so many requests are counted, not held."
-    if not simulation.pool_binding:
+    if totals.refused:
+        yield f"The pool binds: it is too small for {counted(totals.refused, 'request')}."
+    elif simulation.pool_binding:
+        yield "The pool binds: requests waited for blocks, or were preempted."
+    else:
         yield "The pool is not binding: no request ever waited for blocks."
         if scenario.eviction() is not None:
             yield "An eviction here costs and admits nobody; a higher --load or a smaller pool would bind."

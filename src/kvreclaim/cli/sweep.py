@@ -8,13 +8,16 @@ import typer
 
 from kvreclaim.cli.extras import needs
 from kvreclaim.cli.output import Json, console, emit_json, printable, progress
+from kvreclaim.errors import InputError
 
 if TYPE_CHECKING:
     from kvreclaim.serving.sweep import Run
 
 
 def sweep_command(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="[fixed] values and [grid] lists.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE.toml", help=r"Tables \[fixed], of values, and \[grid], of lists.")
+    ],
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Results; cells that it holds are not done again.")
     ] = "sweep",
@@ -41,8 +44,10 @@ def sweep_command(
         folder.write_run(
             "sweep", {"file": file, "cells": len(grid.cells)}, ["simulated"], ["numba", "polars"]
         )
-    emit_json(json, table.to_dicts())
     failed = table["error"].drop_nulls()
+    if len(failed) == table.height:
+        raise InputError(f"{out}: none of {table.height:,} cells could be simulated: {failed[0]}")
+    emit_json(json, table.to_dicts())
     screen = console(json)
     screen.print(
         f"{table.height:,} cells in {printable(out)}/sweep.parquet; {len(failed):,} could not be simulated"

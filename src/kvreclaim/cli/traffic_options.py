@@ -115,11 +115,67 @@ def of_a_scenario(*left_out: str, **defaults: object) -> Callable[[_Command], _C
     return decorated
 
 
-def scenario_of(values: dict[str, Any]) -> Scenario:
-    """Return the scenario of some options."""
-    from kvreclaim.serving.scenario import Scenario
+# Options that do nothing unless one of some others is given too.
+_EVICTING = ("policy", "masks", "measured", "evict_while_decoding")
+_NEEDED = {
+    "budget": ("evict_while_decoding",),
+    "buffer": ("evict_while_decoding",),
+    "ratio": ("policy",),
+    "mode": _EVICTING,
+    "copy_event": _EVICTING,
+    "copy_token": _EVICTING,
+    "burstiness": ("rate",),
+    "seed": ("rate",),
+}
+# Options that another one replaces.
+_REPLACED = {
+    "block_size": ("runtime",),
+    "efficiency": ("step_time",),
+    "policy": ("masks",),
+    "ratio": ("masks",),
+    "measured": ("masks",),
+}
 
-    return Scenario.of({**values, "step_time": _step_time(values["step_time"])})
+
+def scenario_of(values: dict[str, Any], *, compares: tuple[str, ...] = ()) -> Scenario:
+    """Return the scenario of some options.
+
+    Parameters
+    ----------
+    values
+        By name.
+    compares
+        Options that do something by themselves in this command.
+
+    Raises
+    ------
+    InputError
+        If a value can't be, or an option would do nothing.
+    """
+    from kvreclaim.serving.scenario import Scenario
+    from kvreclaim.serving.steptime import read_step_time
+
+    _refuse_idle(values, compares)
+    made = Scenario.of({**values, "step_time": read_step_time(values["step_time"])})
+    made.check()
+    return made
+
+
+def _refuse_idle(values: dict[str, Any], compares: tuple[str, ...]) -> None:
+    from kvreclaim.errors import InputError
+
+    given = {name for name, value in values.items() if name in OPTIONS and value != OPTIONS[name].default}
+    for name in sorted(given - set(compares)):
+        if not given & set(_NEEDED.get(name, (name,))):
+            needed = " or ".join(map(_flag, _NEEDED[name]))
+            raise InputError(f"{_flag(name)} does nothing without {needed}: pass one, or drop it")
+    for name in sorted(given - set(compares)):
+        for other in given & set(_REPLACED.get(name, ())):
+            raise InputError(f"{_flag(other)} replaces {_flag(name)}: pass one of them")
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def claimed(out: str | None, command: str) -> ResultsFolder | None:
@@ -131,31 +187,3 @@ def claimed(out: str | None, command: str) -> ResultsFolder | None:
     folder = ResultsFolder(out)
     folder.claim(command)
     return folder
-
-
-def _step_time(text: str) -> tuple[float, ...]:
-    """Return the four constants that a text gives, or the JSON file of ``calibrate step`` that it names.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
-    import json
-    from pathlib import Path
-
-    from kvreclaim.errors import InputError
-
-    if not text:
-        return ()
-    try:
-        if Path(text).is_file():
-            found = json.loads(Path(text).read_bytes())["constants"]
-            names = ("base", "decode", "kv_token", "prefill_token")
-            return tuple(float(found[name]["value"]) for name in names)
-        return tuple(float(part) for part in text.split(","))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"--step-time {text!r}: pass base,decode,kv_token,prefill_token in seconds, or the JSON of "
-            "`kvreclaim calibrate step`"
-        ) from error

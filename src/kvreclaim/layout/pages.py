@@ -10,6 +10,7 @@ allocates its cache at the start (a ring, as llama.cpp's) returns nothing.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,9 +57,12 @@ class PageLayout:
     def __post_init__(self) -> None:
         positive_int(self.block_size, "block_size")
         if positive_int(self.page_bytes, "the page's bytes") % self.block_bytes:
+            whole = math.lcm(self.page_bytes, self.block_bytes)
+            less = self.page_bytes // self.block_bytes * self.block_bytes
+            fits = f"{less} or {whole}" if less else str(whole)
             raise InputError(
                 f"a block of {self.geometry.name} holds {self.block_bytes} bytes a layer, a page "
-                f"{self.page_bytes}: pass a page that holds whole blocks"
+                f"{self.page_bytes}: pass a page that holds whole blocks, as {fits} bytes do"
             )
 
     @property

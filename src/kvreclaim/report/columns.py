@@ -105,7 +105,9 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "scenario": TEXT,
         "requests": COUNT,
         "iterations": COUNT,
+        "seconds": AMOUNT,
         "peak_running": COUNT,
+        "peak_blocks": COUNT,
         "peak_waiting": COUNT,
         "preemptions": COUNT,
         "ttft_mean": AMOUNT,
@@ -120,6 +122,8 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "running": COUNT,
         "waiting": COUNT,
         "free_blocks": COUNT,
+        "held_pages": COUNT,
+        "stranded": SHARE,
     },
     "percentiles.csv": {
         "scenario": TEXT,
@@ -130,7 +134,12 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "capacity.csv": {
         "name": TEXT,
         "mode": TEXT,
+        "requests": COUNT,
+        "refused": COUNT,
+        "outcome": TEXT,
+        "load": AMOUNT,
         "requests_per_second_per_gpu": AMOUNT,
+        "binds_at_capacity": TEXT,
     },
     "pages.csv": {
         "policy": TEXT,

@@ -15,9 +15,11 @@ from numpy.typing import NDArray
 from kvreclaim.errors import InputError
 from kvreclaim.serving.kernel import Rule
 from kvreclaim.serving.kernel import state as places
-from kvreclaim.validate import fraction, non_negative_int, positive_int
+from kvreclaim.validate import non_negative_int, positive_int
 
 MODES = {"mask": places.MASK, "free": places.FREE_BLOCKS, "pack": places.PACK, "reuse": places.REUSE}
+DYING = {"scattered": places.SCATTERED, "before window": places.BEFORE_WINDOW, "whole": places.WHOLE}
+SINKS = 4  # StreamingLLM's
 Counts = NDArray[np.int64]
 Survivors = Callable[[Counts], Counts]
 DeadBlocks = Callable[[Counts, Counts, int], Counts]
@@ -47,8 +49,10 @@ class Eviction:
     reserve
         Once evicted from, reserve budget + buffer + one block, as R-KV does, and give back blocks beyond that
         when next scheduled.
-    in_whole_blocks
-        For ``free``, while decoding: the share of the dead slots that lie in whole blocks.
+    dying
+        For ``free``, while decoding: where dead slots lie. ``before window``: between the first slots (sinks,
+        or the protected prompt) and a window that moves on; ``whole``: in whole blocks; ``scattered``: no
+        block is dead in every head.
 
     Raises
     ------
@@ -64,7 +68,7 @@ class Eviction:
     passing: bool = False
     protect_prompt: bool = False
     reserve: bool = False
-    in_whole_blocks: float = 0.0
+    dying: str = "scattered"
 
     def __post_init__(self) -> None:
         if self.mode not in MODES:
@@ -73,7 +77,8 @@ class Eviction:
             positive_int(self.buffer, "buffer")
         elif self.survivors is None:
             raise InputError("the eviction evicts nothing: pass survivors, or a budget and a buffer")
-        fraction(self.in_whole_blocks, "in_whole_blocks")
+        if self.dying not in DYING:
+            raise InputError(f"dying is {self.dying!r}: pass one of {', '.join(DYING)}")
 
     def rule(self, longest: int, block_size: int) -> Rule:
         """Return the kernel's rule, its tables made for lengths up to `longest` tokens."""
@@ -94,7 +99,8 @@ class Eviction:
             protect_prompt=int(self.protect_prompt),
             most_slots=self.budget + self.buffer + block_size if self.reserve else 0,
             mode=MODES[self.mode],
-            in_whole_blocks=float(self.in_whole_blocks),
+            dying=DYING[self.dying],
+            sinks=SINKS,
         )
 
 

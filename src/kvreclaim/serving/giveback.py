@@ -18,11 +18,10 @@ from kvreclaim.errors import InputError
 from kvreclaim.keep import load_keep_masks
 from kvreclaim.layout import SHARED, BlockLayout
 from kvreclaim.ledger import Ledger, audit
-from kvreclaim.serving.eviction import Eviction
+from kvreclaim.serving.eviction import SINKS, Eviction
 from kvreclaim.validate import check_ratio
 
 Counts = NDArray[np.int64]
-SINKS = 4  # StreamingLLM's
 
 
 def _streaming_llm(length: Counts, kept: Counts, block_size: int) -> Counts:
@@ -56,6 +55,10 @@ CLOSED_FORMS: dict[str, Callable[[Counts, Counts, int], Counts]] = {
     "block-wise": _block_wise,
     "per-head": _per_head,
 }
+
+
+# Where their dead slots lie while decoding; of others nothing is known.
+DYING_OF = {"streaming-llm": "before window", "block-wise": "whole", "per-head": "scattered"}
 
 
 def closed_form(policy: str, ratio: float, mode: str) -> Eviction:

@@ -128,6 +128,12 @@ class Deployment:
         positive_int(self.gpus, "gpus")
         positive_int(self.block_size, "block_size")
         fraction(self.utilization, "the utilization")
+        heads = self.geometry.kv_heads
+        if heads % self.gpus and self.gpus % heads:
+            raise InputError(
+                f"{heads} KV heads of {self.geometry.name} on {self.gpus} GPUs: pass a number that divides "
+                "them, or a multiple"
+            )
         if self.weight_bytes is None:
             object.__setattr__(self, "weight_bytes", self._parameters(0) * 2)
         positive(float(self.weight_bytes or 0.0), "the weights' bytes")
@@ -170,7 +176,12 @@ class Deployment:
     def block_bytes(self) -> int:
         """Bytes of one block of one group, over all GPUs."""
         pairs = self.block_size * self.layers_per_group * self.geometry.kv_heads
-        return pairs * self.geometry.bytes_per_pair
+        return pairs * self.geometry.bytes_per_pair * self.head_copies
+
+    @property
+    def head_copies(self) -> int:
+        """GPUs that hold the same KV head: more than one where there are more GPUs than heads, as in vLLM."""
+        return max(1, self.gpus // self.geometry.kv_heads)
 
     @property
     def blocks(self) -> int:
@@ -194,7 +205,7 @@ class Deployment:
         return StepTime(
             base=weights * (active / total) / bandwidth,
             decode=2 * active / rate,
-            kv_token=self.geometry.bytes_per_token / bandwidth,
+            kv_token=self.geometry.bytes_per_token * self.head_copies / bandwidth,
             prefill_token=2 * active / rate,
             source="roofline",
         )

@@ -12,7 +12,7 @@ from kvreclaim.scheduling import NULL_BLOCKS, SchedulerSettings
 from kvreclaim.serving.kernel.blocks import Blocks, new_blocks
 from kvreclaim.serving.kernel.windows import Groups
 from kvreclaim.serving.trace import Trace, Traffic
-from kvreclaim.validate import non_negative_int
+from kvreclaim.validate import LARGEST_POOL, non_negative_int
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,10 @@ class Memory:
             raise InputError(
                 "every group of layers has a window, and a window is all it keeps: pass no eviction, or a "
                 "model with layers that see all tokens"
+            )
+        if self.by_block and settings.blocks > LARGEST_POOL:
+            raise InputError(
+                f"blocks is {settings.blocks:,}: pass at most {LARGEST_POOL:,} with pages or shared prefixes"
             )
         if not self.share_prefixes:
             return

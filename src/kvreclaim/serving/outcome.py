@@ -142,8 +142,9 @@ class Simulation:
 
     @property
     def pool_binding(self) -> bool:
-        """Whether blocks ever lacked: an admission waited for them, or a request was preempted."""
-        return self.count(places.BLOCKED) > 0 or self.count(places.PREEMPTIONS) > 0
+        """Whether blocks ever lacked: one waited for them, was preempted, or is longer than all."""
+        lacking = self.count(places.BLOCKED) or self.count(places.PREEMPTIONS) or self.totals.refused
+        return lacking > 0
 
     def summary(self) -> dict[str, Any]:
         """Return the simulation in sum; None where no request finished."""

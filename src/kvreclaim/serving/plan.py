@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from kvreclaim.errors import InputError
+from kvreclaim.serving.capacity import Capacity, Target, capacity, limit, pool_binds_from
 from kvreclaim.serving.eviction import MODES, Eviction
 from kvreclaim.serving.hardware import GIB
 from kvreclaim.serving.kernel import state as places
+from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.scenario import Scenario
+from kvreclaim.serving.simulate import simulate
+from kvreclaim.serving.steptime import StepTime
+from kvreclaim.serving.trace import Trace
 
 METHODS = ("streaming-llm", "per-head")
 FULL, BASELINES = "full cache", ("fp8", "int8")
-HIGHEST_LOAD = 64.0  # times the load given; beyond, none is looked for
-_ROUNDS = 6  # halvings of the interval
-_BUSY = 0.98
-
-
-@dataclass(frozen=True)
-class Target:
-    """What most requests may wait: 99th percentiles in seconds, None where it does not matter."""
-
-    ttft_p99: float | None = None
-    latency_p99: float | None = None
-
-    def __post_init__(self) -> None:
-        limits = [limit for limit in (self.ttft_p99, self.latency_p99) if limit is not None]
-        if not limits or not all(0 < limit < math.inf for limit in limits):
-            raise InputError("pass a latency target: --ttft-p99 or --latency-p99, seconds greater than 0")
-
-    def met(self, simulation: Simulation) -> bool:
-        """Whether a simulation stays within it; never where no request was served."""
-        found = simulation.summary()
-        pairs = ((self.ttft_p99, found["ttft_p99"]), (self.latency_p99, found["latency_p99"]))
-        return all(limit is None or (value is not None and value <= limit) for limit, value in pairs)
+NEVER = "never"
 
 
 @dataclass(frozen=True)
@@ -51,50 +33,58 @@ class Variant:
     name, mode
         The method or element type; what is done with dead slots ("" for baselines).
     scenario
-        At the trace's own load.
+        At the load given.
     at_load
         Its simulation.
-    requests_at_once
-        Requests of the trace's mean size at their end that the pool holds: a closed form.
+    blocks_at_end
+        That a request of the trace's mean size holds in its last step, alone.
     gib_given_back
-        GiB that one mean request gives back by its end, against the full cache.
-    load
-        Times the trace's own arrivals that meet the target; 0 where even the lowest tried does not; None past
-        the highest tried.
+        GiB that this is less than with the full cache.
+    carried
+        The load that meets the target.
+    pool_binds_from
+        Times the trace's own arrivals from which on requests wait for blocks: None where never, 0 where at
+        any load. Looked for where nothing is evicted; else None.
     """
 
     name: str
     mode: str
     scenario: Scenario
     at_load: Simulation
-    requests_at_once: float
+    blocks_at_end: float
     gib_given_back: float
-    load: float | None
+    carried: Capacity
+    pool_binds_from: float | None
+
+    @property
+    def title(self) -> str:
+        """Its name and mode."""
+        return f"{self.name}, {self.mode}" if self.mode else self.name
 
     @property
     def binds(self) -> str:
-        """What limits it at the trace's own load: pool, max_num_seqs, compute, or nothing."""
-        simulation = self.at_load
-        if simulation.pool_binding:
-            return "pool"
-        if simulation.count(places.PEAK_RUNNING) >= self.scenario.max_num_seqs:
-            return "max_num_seqs"
-        busy = simulation.summary()["busy"]
-        return "compute" if busy is not None and busy > _BUSY else "nothing"
+        """What limits it at the load given: pool, max_num_seqs, compute, or nothing."""
+        return limit(self.scenario, self.at_load)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as `docs/json.md` describes it."""
-        trace = self.scenario.read()
-        rate = (trace.requests - 1) / trace.span if trace.span else None
-        per_gpu = None if self.load is None or rate is None else self.load * rate / self.scenario.gpus
+        found, gpus = self.carried, self.scenario.gpus
+        missed = found.missed.summary()
         return {
             "name": self.name,
             "mode": self.mode or None,
             "blocks": self.at_load.settings.blocks,
-            "requests_at_once_per_gpu": self.requests_at_once / self.scenario.gpus,
+            "requests": self.at_load.trace.requests,
+            "refused": self.at_load.totals.refused,
+            "requests_at_once_per_gpu": self.at_load.settings.blocks / self.blocks_at_end / gpus,
             "gib_given_back_per_request": self.gib_given_back,
-            "load": self.load,
-            "requests_per_second_per_gpu": per_gpu,
+            "outcome": found.outcome,
+            "load": found.load,
+            "requests_per_second_per_gpu": None if found.rate is None else found.rate / gpus,
+            "binds_at_capacity": found.binds,
+            "missed_ttft_p99": missed["ttft_p99"],
+            "missed_latency_p99": missed["latency_p99"],
+            "pool_binds_from": self.pool_binds_from,
             "binds": self.binds,
             "peak_running": self.at_load.count(places.PEAK_RUNNING),
             "preemptions": self.at_load.count(places.PREEMPTIONS),
@@ -109,29 +99,39 @@ def plan(scenario: Scenario, target: Target, advance: Callable[[], None] = lambd
     Parameters
     ----------
     scenario
-        Model, GPU, traffic and the ratio of the methods; its own policy, masks or measured table, if any, is
-        a further method.
+        Model, GPU, traffic and the ratio of the methods; its own policy, masks, measured table or rule while
+        decoding, if any, are further methods.
     target
         What has to be met.
     advance
         Called after each of `variants`.
     """
-    found = []
+    found: list[Variant] = []
+    start = 0
     for name, mode, varied in variants(scenario):
         at_load = varied.run()
-        eviction = varied.eviction()
-        ends, full = _blocks_at_end(varied, eviction), _blocks_at_end(varied, None)
+        ends, full = (blocks_at_end(varied, eviction) for eviction in (varied.eviction(), None))
+        carried = capacity(varied, target, start)
+        start = carried.exponent if not found else start
         spared = (full - ends) * _block_bytes(varied) / GIB
-        capacity = at_load.settings.blocks / ends
-        carried = _carried(varied, target, at_load)
-        found.append(Variant(name, mode, varied, at_load, capacity, spared, carried))
+        from_load = None if varied.evicts else pool_binds_from(varied, start)
+        found.append(Variant(name, mode, varied, at_load, ends, spared, carried, from_load))
         advance()
     return found
 
 
+def takes_a_part(scenario: Scenario) -> bool:
+    """Whether the trace has more requests than the scenario takes."""
+    if not scenario.requests:
+        return False
+    return replace(scenario, requests=scenario.requests + 1).read().requests > scenario.read().requests
+
+
 def variants(scenario: Scenario) -> Sequence[tuple[str, str, Scenario]]:
     """Return names, modes and scenarios, the full cache first."""
-    plain = replace(scenario, policy="none", masks="", measured="", evict_while_decoding="never")
+    plain = replace(
+        scenario, policy="none", masks="", measured="", evict_while_decoding=NEVER, budget=0, buffer=0
+    )
     return tuple(_variants(scenario, plain))
 
 
@@ -141,31 +141,24 @@ def _variants(scenario: Scenario, plain: Scenario) -> Iterator[tuple[str, str, S
         doubled = scenario.blocks * 2 - 1 if scenario.kv_dtype == "auto" else scenario.blocks
         blocks = doubled if scenario.blocks else 0
         yield dtype, "", replace(plain, kv_dtype=dtype, blocks=blocks)
-    own = scenario != plain and (scenario.policy not in METHODS or scenario.masks or scenario.measured)
     for method in METHODS:
         for mode in MODES:
             yield method, mode, replace(plain, policy=method, mode=mode)
-    if own:
-        yield scenario.policy if scenario.policy != "none" else "as given", scenario.mode, scenario
+    decoding = scenario.evict_while_decoding
+    at_prefill = scenario.policy not in {"none", *METHODS} or scenario.masks or scenario.measured
+    if decoding != NEVER:
+        alone = replace(plain, evict_while_decoding=decoding, budget=scenario.budget, buffer=scenario.buffer)
+        for mode in MODES:
+            if mode != "free":  # what dies whole depends on a policy
+                yield decoding, mode, replace(alone, mode=mode)
+        if scenario.policy != "none" or scenario.masks or scenario.measured:
+            yield f"{_own(scenario)} + {decoding}", scenario.mode, scenario
+    elif at_prefill:
+        yield _own(scenario), scenario.mode, scenario
 
 
-def _carried(scenario: Scenario, target: Target, at_load: Simulation) -> float | None:
-    """Return the highest load that meets the target, found by halving; simulated, so to a few percent."""
-    low, high = 0.0, 1.0
-
-    def met(load: float) -> bool:
-        return target.met(replace(scenario, load=scenario.load * load).run())
-
-    higher = target.met(at_load)
-    while higher:
-        low, high = high, 2 * high
-        if high > HIGHEST_LOAD:
-            return None
-        higher = met(high)
-    for _ in range(_ROUNDS):
-        middle = math.sqrt(low * high) if low else high / 2
-        low, high = (middle, high) if met(middle) else (low, middle)
-    return low * scenario.load
+def _own(scenario: Scenario) -> str:
+    return scenario.policy if scenario.policy != "none" else "as given"
 
 
 def _block_bytes(scenario: Scenario) -> int:
@@ -174,22 +167,18 @@ def _block_bytes(scenario: Scenario) -> int:
     return made.block_bytes * groups
 
 
-def _blocks_at_end(scenario: Scenario, eviction: Eviction | None) -> float:
-    """Return the blocks that a request of the trace's mean size holds at its end."""
-    trace, size = scenario.read(), scenario.block_size
-    prompt, output = map(round, trace.mean)
-    slots = prompt + output - 1
-    if eviction is not None:
-        rule = eviction.rule(prompt, size)
-        if rule.left_at.size:
-            left = int(rule.left_at[prompt])
-            freed = int(rule.freed_at[prompt]) * size if rule.freed_at.size else 0
-            slots = {
-                "mask": slots,
-                "free": slots - freed,
-                "pack": left + output - 1,
-                "reuse": max(prompt, left + output - 1),
-            }[eviction.mode]
-        if rule.budget and eviction.mode == "pack":
-            slots = min(slots, rule.budget + rule.buffer + (prompt if rule.protect_prompt else 0))
-    return float(np.ceil(slots / size))
+def blocks_at_end(scenario: Scenario, eviction: Eviction | None) -> float:
+    """Return the blocks that a request of the trace's mean size, alone, holds in its last step."""
+    prompt, output = (max(1, round(tokens)) for tokens in scenario.read().mean)
+    trace = Trace(np.zeros(1), np.array([prompt]), np.array([output + 1]))  # the last before it is gone
+    settings = scenario.settings()
+    ample = replace(settings, blocks=max(settings.blocks, 2 * (prompt + output) * _groups(scenario)))
+    memory = Memory(group_windows=scenario.memory().group_windows)
+    done = simulate(trace, ample, StepTime(1.0, 0.0, 0.0, 0.0), eviction, memory=memory, interval=1.0)
+    held = ample.blocks - done.samples[:, places.S_FREE]
+    last = held[held > 0]
+    return float(last[-1]) if last.size else float(done.count(places.PEAK_BLOCKS))
+
+
+def _groups(scenario: Scenario) -> int:
+    return max(1, len(scenario.memory().group_windows))

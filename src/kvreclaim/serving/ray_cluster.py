@@ -14,6 +14,9 @@ _AHEAD = 4  # tasks waiting for each processor, so that none idles
 _RETRIES = 8  # deaths of a worker that a cell survives
 _LOCAL = "local"
 _PATIENCE = 5.0  # seconds to answer in
+# HTTP/2, on which gRPC runs (RFC 9113, 3.4, 4.1): what a client says first, how a server's answer begins.
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_FRAME_HEAD, _SETTINGS = 9, b"\x04"
 
 
 def on_ray(address: str) -> Run:
@@ -46,11 +49,16 @@ def on_ray(address: str) -> Run:
 
 
 def _check_answer(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself would try for many minutes."""
+    """Refuse an address where nothing listens, or no gRPC server: Ray itself would try for many minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE):
-            pass
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE) as peer:
+            peer.sendall(_HELLO)
+            with peer.makefile("rb") as answer:
+                if answer.read(_FRAME_HEAD)[3:4] != _SETTINGS:
+                    raise _nobody(address)
+    except InputError:
+        raise
     except (OSError, ValueError, OverflowError) as error:
         raise _nobody(address) from error
 

@@ -86,7 +86,8 @@ _COLUMNS = {".jsonl": ("queued_ts", "first_token_ts", "last_token_ts"), ".csv": 
 def _table(file: str) -> pl.DataFrame:
     columns = _COLUMNS[Path(file).suffix]
     try:
-        read = pl.read_ndjson(file) if file.endswith(".jsonl") else pl.read_csv(file)
+        content = Path(file).read_bytes()  # not by name: Polars reads stars in one as a pattern
+        read = pl.read_ndjson(content) if file.endswith(".jsonl") else pl.read_csv(content)
         found = read.select(columns)
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = (str(error).splitlines() or [""])[0]

@@ -13,16 +13,20 @@ from kvreclaim.errors import InputError
 from kvreclaim.layout import model, runtime
 from kvreclaim.scheduling import SchedulerSettings
 from kvreclaim.serving.eviction import MODES, Eviction, rkv
-from kvreclaim.serving.giveback import closed_form, from_masks, from_measured
+from kvreclaim.serving.giveback import DYING_OF, closed_form, from_masks, from_measured
 from kvreclaim.serving.hardware import GIB, GPU, Deployment, gpu
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.simulate import Copies, simulate
 from kvreclaim.serving.steptime import StepTime
-from kvreclaim.serving.trace import Traffic
+from kvreclaim.serving.trace import LONGEST, Traffic
 from kvreclaim.serving.traces import open_trace
-from kvreclaim.validate import positive
+from kvreclaim.validate import fraction, non_negative_int, positive, positive_int
 
+_COUNTS = (
+    *("requests", "seed", "gpus", "blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
+    *("budget", "buffer", "page_blocks"),
+)
 DTYPES = {"auto": None, "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -112,11 +116,30 @@ class Scenario:
             checked[name] = _as_default(name, known[name].default, value)
         return cls(**checked)
 
+    def check(self) -> None:
+        """Refuse numbers out of range, whatever comes of them; `InputError` names the first."""
+        for name in _COUNTS:
+            if non_negative_int(getattr(self, name), name) > LONGEST:
+                raise InputError(f"{name} is {getattr(self, name)}: pass at most {LONGEST}")
+        for name in ("gpus", "block_size", "max_num_seqs", "max_num_batched_tokens"):
+            positive_int(getattr(self, name), name)
+        for name in ("utilization", "watermark", "ratio", "efficiency"):
+            fraction(getattr(self, name), name)
+        for name in ("rate", "weights_gib", "gpu_memory_gib", "copy_event", "copy_token"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"{name} is {getattr(self, name)}: pass a finite number, at least 0")
+        for name in ("burstiness", "load"):
+            positive(getattr(self, name), name)
+        if self.blocks == 1:
+            raise InputError("blocks is 1: pass at least 2, one of them is vLLM's null block")
+
     def read(self) -> Traffic:
         """Return the trace, read once for all scenarios that name it alike."""
         if not self.trace:
             raise InputError("no trace: pass the file of one")
-        state = Path(self.trace).stat().st_mtime_ns if Path(self.trace).exists() else 0
+        self.check()
+        file = Path(self.trace)
+        state = (file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else (0, 0)
         read = _read(self.trace, state, self.requests, self.rate, self.burstiness, self.seed)
         return read if self.load == 1.0 else read.faster(self.load)
 
@@ -143,8 +166,7 @@ class Scenario:
 
     def settings(self) -> SchedulerSettings:
         """Return the pool and the scheduler's limits."""
-        if self.blocks < 0 or self.blocks == 1:
-            raise InputError(f"blocks is {self.blocks}: pass at least 2, one of them is vLLM's null block")
+        self.check()
         return SchedulerSettings(
             blocks=self.blocks - 1 if self.blocks else self._pool(),
             block_size=self.block_size,
@@ -168,6 +190,16 @@ class Scenario:
             raise InputError("step_time: pass four numbers of seconds: base, decode, KV token, prefill token")
         return StepTime(*self.step_time)
 
+    @property
+    def evicts(self) -> bool:
+        """Whether anything is ever evicted."""
+        return bool(self.masks or self.measured) or self.policy != "none" or self.decoding
+
+    @property
+    def decoding(self) -> bool:
+        """Whether evictions happen while decoding."""
+        return self.evict_while_decoding != "never"
+
     def eviction(self) -> Eviction | None:
         """Return what is evicted, or None."""
         if self.mode not in MODES:
@@ -175,6 +207,7 @@ class Scenario:
         prefill = self._at_prefill_end()
         if self.evict_while_decoding == "never":
             return prefill
+        dying = self._dying()
         if self.evict_while_decoding == "rkv" and prefill is None:
             return rkv(self.budget, self.buffer, self.mode)
         kinds = {"full-buffer": False, "keep-prompt": True}
@@ -185,7 +218,21 @@ class Scenario:
             )
         made = prefill or Eviction(self.mode, budget=self.budget, buffer=self.buffer)
         keeps = kinds[self.evict_while_decoding]
-        return replace(made, budget=self.budget, buffer=self.buffer, protect_prompt=keeps)
+        return replace(made, budget=self.budget, buffer=self.buffer, protect_prompt=keeps, dying=dying)
+
+    def _dying(self) -> str:
+        """Return where dead slots lie while decoding; `InputError` where nobody knows."""
+        known = "" if self.masks or self.measured else self.policy
+        if self.mode == "free" and known not in DYING_OF:
+            what = "recorded masks" if self.masks else self.policy
+            what = "a measured table" if self.measured else what
+            rule = self.evict_while_decoding
+            raise InputError(
+                f"which whole blocks {rule} frees while decoding is not known "
+                f"{'without a policy' if what == 'none' else f'from {what}'}: pass another mode, or the "
+                f"policy {' or '.join(DYING_OF)}"
+            )
+        return DYING_OF.get(known, "scattered")
 
     def _at_prefill_end(self) -> Eviction | None:
         if self.masks:
@@ -215,7 +262,7 @@ class Scenario:
 @lru_cache(maxsize=4)
 def _read(
     file: str,
-    state: int,  # noqa: ARG001  # when the file was written last: another one is read anew
+    state: tuple[int, int],  # noqa: ARG001  # when the file was written last: another one is read anew
     requests: int,
     rate: float,
     burstiness: float,

@@ -23,7 +23,7 @@ from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import ByRequest, Simulation, Totals
 from kvreclaim.serving.steptime import StepTime
 from kvreclaim.serving.trace import WINDOW, Trace, Traffic
-from kvreclaim.serving.window import Ended, Window
+from kvreclaim.serving.window import Ended, Window, check_samples
 from kvreclaim.validate import positive_int
 
 _LONGEST_RING = 1 << 20  # steps: outputs beyond go the exact path
@@ -89,10 +89,12 @@ def simulate(
     Raises
     ------
     InputError
-        If the interval is not positive, or the memory can't be combined with the eviction or the trace.
+        If the interval is not positive or makes too many samples, or the memory can't be combined with the
+        eviction or the trace.
     """
     if not interval > 0:
         raise InputError(f"the interval is {interval}: pass seconds greater than 0")
+    check_samples(trace.span / interval)
     place = memory or Memory()
     place.check(trace, settings, evicting=eviction is not None)
     run = _Run(trace, settings, step_time, eviction, copies or Copies(), place, aggregate)

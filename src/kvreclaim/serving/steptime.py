@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, fields
+from pathlib import Path
 
 from kvreclaim.errors import InputError
 
@@ -58,6 +60,35 @@ class StepTime:
             + self.kv_token * kv_tokens
             + self.prefill_token * prefill_tokens
         )
+
+
+def read_step_time(text: str, folder: Path = Path()) -> tuple[float, ...]:
+    """Return the four constants that a text gives, or the JSON file of ``calibrate step`` that it names.
+
+    Parameters
+    ----------
+    text
+        base,decode,kv_token,prefill_token in seconds, or a file; empty: none.
+    folder
+        What the file's name is relative to.
+
+    Raises
+    ------
+    InputError
+        If it is neither.
+    """
+    if not text:
+        return ()
+    try:
+        if (folder / text).is_file():
+            found = json.loads((folder / text).read_bytes())["constants"]
+            return tuple(float(found[name]["value"]) for name in CONSTANTS)
+        return tuple(float(part) for part in text.split(","))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"step_time {text!r}: pass base,decode,kv_token,prefill_token in seconds, or the JSON of "
+            "`kvreclaim calibrate step`"
+        ) from error
 
 
 CONSTANTS = tuple(field.name for field in fields(StepTime))[:4]

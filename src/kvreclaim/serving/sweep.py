@@ -9,6 +9,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,23 +19,28 @@ import polars as pl
 from kvreclaim.errors import InputError
 from kvreclaim.results import ResultsFolder, as_json
 from kvreclaim.serving.scenario import Scenario
+from kvreclaim.serving.steptime import read_step_time
+from kvreclaim.version import __version__
 
 MOST_CELLS = 1_000_000
+RENAMED = {"requests": "requests_simulated", "blocks": "blocks_usable"}
 _LINES = "cells.jsonl"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid: its number, what varies, and the scenario."""
+    """One point of the grid: its number, what varies, the scenario, and digests of the files it names."""
 
     number: int
     varied: Mapping[str, Any]
     scenario: Scenario
+    contents: tuple[str, ...] = ()
 
     @property
     def key(self) -> str:
-        """A hash of everything that the cell depends on."""
-        return hashlib.sha256(json.dumps(asdict(self.scenario), sort_keys=True).encode()).hexdigest()[:24]
+        """A hash of everything that the cell depends on: values, contents of files, this version."""
+        whole = [asdict(self.scenario), self.contents, __version__]
+        return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
 
 
 @dataclass(frozen=True)
@@ -49,7 +55,7 @@ class Grid:
 def read_grid(path: str | PathLike[str]) -> Grid:
     """Read a TOML file: ``[fixed]`` values for all cells and ``[grid]`` lists, each an axis.
 
-    A trace's path is relative to the file.
+    Names of files are relative to the file: traces, masks, measured tables, step times.
 
     Raises
     ------
@@ -58,7 +64,7 @@ def read_grid(path: str | PathLike[str]) -> Grid:
     """
     file = Path(path)
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8"))
+        content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InputError(
             f"{file}: can't be read ({error}); pass a TOML file with [fixed] and [grid]"
@@ -77,22 +83,43 @@ def read_grid(path: str | PathLike[str]) -> Grid:
         count *= len(values)
     if count > MOST_CELLS:
         raise InputError(f"{file}: {count:,} cells; pass at most {MOST_CELLS:,}")
+    digest = lru_cache(maxsize=None)(_digest)
     cells = tuple(
-        _cell(file, number, fixed, dict(zip(grid, values, strict=True)))
+        _cell(file, digest, number, fixed, dict(zip(grid, values, strict=True)))
         for number, values in enumerate(itertools.product(*grid.values()))
     )
     return Grid(str(file), cells, tuple(grid))
 
 
-def _cell(file: Path, number: int, fixed: Mapping[str, Any], varied: Mapping[str, Any]) -> Cell:
+def _cell(
+    file: Path,
+    digest: Callable[[str], str],
+    number: int,
+    fixed: Mapping[str, Any],
+    varied: Mapping[str, Any],
+) -> Cell:
     values = {**fixed, **varied}
     for name in ("trace", "masks", "measured"):
         if isinstance(values.get(name), str) and values[name]:
             values[name] = str(file.parent / values[name])
     try:
-        return Cell(number, varied, Scenario.of(values))
+        if isinstance(values.get("step_time"), str):
+            values["step_time"] = read_step_time(values["step_time"], file.parent)
+        made = Scenario.of(values)
+        named = (made.trace, made.masks, made.measured, made.model)
+        return Cell(number, varied, made, tuple(map(digest, named)))
     except InputError as error:
         raise InputError(f"{file}: {error}") from error
+
+
+def _digest(name: str) -> str:
+    """Return a digest of a file's content, or of a measured folder's table; empty where there is none."""
+    path = Path(name) / "measured.csv" if name and Path(name).is_dir() else Path(name)
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:  # no file, or one that the cell will say can't be read
+        return ""
 
 
 def simulate_cell(scenario: Scenario) -> dict[str, Any]:
@@ -157,12 +184,17 @@ def sweep(grid: Grid, folder: ResultsFolder, run: Run, advance: Callable[[int], 
             lines.flush()
             advance(1)
     table = pl.DataFrame(
-        [{"cell": cell.number, **cell.varied, **rows[cell.key]} for cell in grid.cells],
+        [{"cell": cell.number, **cell.varied, **_renamed(rows[cell.key])} for cell in grid.cells],
         infer_schema_length=None,
         strict=False,
     )
     table.write_parquet(folder.place("sweep.parquet"))
     return table
+
+
+def _renamed(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without names that are those of parameters: an axis keeps its own, and what was asked."""
+    return {RENAMED.get(name, name): value for name, value in row.items()}
 
 
 def _done(file: Path) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from kvreclaim.serving.trace import Trace
 
 PERCENTS = (*range(1, 100), 99.5, 99.9)
 POINTS = 600  # rows of a time line
+_ALWAYS = ("model", "gpu", "gpus", "load")
 STATUS = {places.PENDING: "pending", places.FINISHED: "finished", places.REFUSED_REQUEST: "refused"}
 
 
@@ -108,6 +109,7 @@ def write_traffic(
 
 
 def as_parameters(scenario: Scenario) -> dict[str, Any]:
-    """Return what differs from the defaults, for ``run.json``."""
+    """Return what differs from the defaults, and what a reader asks first, for ``run.json``."""
     default, given = asdict(Scenario()), asdict(scenario)
-    return {name: value for name, value in given.items() if value != default[name]}
+    found = {name: value for name, value in given.items() if value != default[name] or name in _ALWAYS}
+    return {**found, "step_time_source": scenario.timing().source}

@@ -14,6 +14,7 @@ from kvreclaim.validate import positive_int
 
 LONGEST = 2**31 - 1  # tokens that a 32-bit count holds
 HELD = 1 << 20  # requests up to which a trace is held in memory
+LATEST = 1e11  # seconds: later, a clock of 64 bits would miss steps
 WINDOW = 1 << 18  # requests that are simulated at a time
 
 
@@ -120,6 +121,7 @@ class Trace:
             raise InputError(f"{self.name}: pass arrivals, prompts and outputs of one length, at least 1")
         if not np.isfinite(self.arrival).all() or self.arrival[0] < 0 or (np.diff(self.arrival) < 0).any():
             raise InputError(f"{self.name}: arrivals must be finite seconds from 0 on, in order")
+        check_latest(float(self.arrival[-1]))
         if min(self.prompt.min(), self.output.min()) < 1:
             raise InputError(f"{self.name}: prompts and outputs need at least one token each")
 
@@ -176,7 +178,8 @@ class Trace:
 
     def faster(self, times: float) -> Trace:
         """Return the same requests arriving so many times as fast."""
-        return replace(self, arrival=self.arrival / check_load(times))
+        check_latest(float(self.arrival[-1]) / check_load(times))
+        return replace(self, arrival=self.arrival / times)
 
 
 def check_load(times: float) -> float:
@@ -184,6 +187,14 @@ def check_load(times: float) -> float:
     if not 0 < times < np.inf:
         raise InputError(f"the load is {times}: pass a finite number greater than 0")
     return times
+
+
+def check_latest(arrival: float) -> None:
+    """Refuse arrivals so late that the clock would not tell steps apart."""
+    if arrival > LATEST:
+        raise InputError(
+            f"the last request arrives after {arrival:.3g} s, over {LATEST:.0g}: pass a higher load or rate"
+        )
 
 
 def _column(values: object, name: str, dtype: np.dtype[np.generic]) -> NDArray[np.generic]:

@@ -12,11 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kvreclaim.errors import InputError
 from kvreclaim.serving.kernel import Limits, Requests, new_state
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.kernel.blocks import Blocks, renumbered
 from kvreclaim.serving.trace import Trace
 
+MOST_SAMPLES = 1 << 21
 _BY_REQUEST = (
     "known",
     "computed",
@@ -112,8 +114,9 @@ class Window:
         self.state.counts[places.MORE] = 0
 
     def longer_samples(self) -> None:
-        """Make room for as many samples again."""
+        """Make room for as many samples again; `InputError` where they are too many."""
         rows = self.state.samples
+        check_samples(2 * len(rows))
         longer = np.empty((2 * len(rows), rows.shape[1]))
         longer[: len(rows)] = rows
         self.state = self.state._replace(samples=longer)
@@ -187,6 +190,12 @@ class Window:
             preemptions=state.preemptions[gone],
             status=state.status[gone],
         )
+
+
+def check_samples(count: float) -> None:
+    """Refuse more samples than a table of them holds."""
+    if count > MOST_SAMPLES:
+        raise InputError(f"the interval makes more than {MOST_SAMPLES:,} samples: pass a longer one")
 
 
 def _rows(values: NDArray[np.generic], live: NDArray[np.int32]) -> NDArray[np.generic]:

@@ -38,7 +38,7 @@ def page_map(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     at_y = alt.Y("row:N", sort=names, title=None, axis=alt.Axis(labelLimit=170, ticks=False, domain=False))
     cells = alt.Chart().mark_rect(stroke=TEXT, strokeWidth=0.4, description=spoken(_SHOWN))
     cells = cells.encode(
-        x=alt.X("x:O", title="Page, first tokens on the left", axis=alt.Axis(labelOverlap=True)),
+        x=alt.X("x:O", title="Page", axis=alt.Axis(labelOverlap=True)),
         y=at_y,
         color=encodings.colour(),
         tooltip=[alt.Tooltip(f"{field}:N", title=title) for title, field in _SHOWN],

@@ -47,8 +47,8 @@ def build(folder: Folder) -> Section:
                 id="pages-map",
                 title="The pages of one request after the eviction",
                 caption=(
-                    "A cell is a page of a shared table; a held page with free blocks is pinned by the "
-                    "others. The masks are those of the first file."
+                    "A cell is a page of a shared table, first tokens on the left; a held page with free "
+                    "blocks is pinned by the others. The masks are those of the first file."
                 ),
                 drawings=plain(charts.page_map, rows),
                 series=tuple(state for state in _STATES if state in set(rows["policy"])),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 
 import polars as pl
@@ -10,8 +10,16 @@ import polars as pl
 from kvreclaim.report.charts import traffic as charts
 from kvreclaim.report.charts.plot import Scale
 from kvreclaim.report.folder import Folder
-from kvreclaim.report.section import Control, Drawing, Figure, Item, KeyNumber, Section, Table
+from kvreclaim.report.section import Control, Drawing, Figure, Item, Section, Table
 from kvreclaim.report.sections.parts import LINEAR_FIRST, plain
+from kvreclaim.report.sections.traffic_words import (
+    alike,
+    at_load,
+    findings,
+    key_numbers,
+    number_or_none,
+    where,
+)
 from kvreclaim.report.wording import number
 
 _POINTS = 120  # of a line: more would not be seen
@@ -20,6 +28,7 @@ _QUANTITIES = {
     "waiting": "Requests waiting",
     "free_blocks": "Free blocks",
 }
+_MEMORY = {"held_pages": "Held pages", "stranded": "Stranded share"}
 _WAITING = {"ttft": "To the first token", "latency": "To the last token"}
 _MODES = {"pack": "Pack", "free": "Free whole blocks", "reuse": "Reuse holes", "mask": "Mask only"}
 _ALWAYS = ("full cache", "fp8", "as given")
@@ -31,18 +40,21 @@ def build(folder: Folder) -> Section:
     modes = _modes(summary)
     items: list[Item] = []
     if folder.command == "plan":
-        items.append(_carried(folder))
-    items += [_over_time(folder, modes), _percentiles(folder, modes), _sums(summary)]
+        items += _capacity(folder)
+    items += [_over_time(folder, modes), *_memory(folder, modes)]
+    items += [_percentiles(folder, modes), _sums(folder, summary)]
     return Section(
         id="traffic",
         title="Under traffic",
         prose=(
             "Requests of a trace arrive, wait for blocks, run, and leave; when blocks lack, the one that "
             "came last starts over. A simulation by vLLM's scheduling rules, step by step.",
-            *_findings(summary),
+            *where(folder),
+            *findings(summary),
+            *alike(summary),
         ),
         items=tuple(items),
-        key_numbers=_key_numbers(summary),
+        key_numbers=key_numbers(folder, summary),
         sources=("paged-attention",),
     )
 
@@ -110,6 +122,31 @@ def _over_time(folder: Folder, modes: tuple[str, ...]) -> Figure:
     )
 
 
+def _memory(folder: Folder, modes: tuple[str, ...]) -> Iterator[Figure]:
+    """Yield what is held and what of it is dead, where the time line has that."""
+    table = folder.table("timeline.csv")
+    shown = {what: words for what, words in _MEMORY.items() if (table[what].max() or 0) > 0}  # type: ignore[operator]  # polars types a maximum loosely
+    if not shown:
+        return
+    drawings: dict[tuple[str, ...], Drawing] = {}
+    for what, words in shown.items():
+        for key, mode in _keys(what, modes).items():
+            rows = _tidy(_thin(_of_mode(table, mode)).drop_nulls(what), "time", what)
+            drawings[key] = partial(charts.over_time, rows, words)
+    yield Figure(
+        id="traffic-memory",
+        title="Memory that serves nobody",
+        caption=(
+            "A VMM page is held while any of its blocks is. Stranded: slots of evicted pairs in blocks that "
+            "are held, as a share of all that are filled."
+        ),
+        drawings=drawings,
+        controls=_controls(modes, Control("memory", "Show", tuple(shown.items()))),
+        series=_series(table, modes),
+        wide=True,
+    )
+
+
 def _percentiles(folder: Folder, modes: tuple[str, ...]) -> Figure:
     table = folder.table("percentiles.csv")
     drawings: dict[tuple[str, ...], Drawing] = {}
@@ -133,8 +170,35 @@ def _series(table: pl.DataFrame, modes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_of_mode(table, modes[0] if modes else None)["policy"]))
 
 
-def _carried(folder: Folder) -> Figure:
-    table = folder.table("capacity.csv").filter(pl.col("requests_per_second_per_gpu").is_not_null())
+def _capacity(folder: Folder) -> Iterator[Item]:
+    """Yield the bars of the loads that were found, where there are any, and the table of all."""
+    table = folder.table("capacity.csv")
+    found = table.filter(pl.col("requests_per_second_per_gpu").is_not_null())
+    if found.height:
+        yield _carried(folder, found)
+    yield Table(
+        id="traffic-capacities",
+        title="What is carried, and what binds there",
+        caption=(
+            f"{_target(folder)}. Load: times the trace's own; 'any' where even all requests at once meet the "
+            "target, '–' where no load does. What binds: at the next load, less than 1 % higher. Simulated."
+        ),
+        columns=("scenario", "refused", "requests/s and GPU", "load", "binds"),
+        rows=tuple(
+            (
+                row["name"] if row["mode"] is None else f"{row['name']}, {row['mode']}",
+                number(row["refused"]),
+                number_or_none(row["requests_per_second_per_gpu"]),
+                "any" if row["outcome"] == "any load" else number_or_none(row["load"]),
+                row["binds_at_capacity"],
+            )
+            for row in table.iter_rows(named=True)
+        ),
+        numeric=frozenset({1, 2, 3}),
+    )
+
+
+def _carried(folder: Folder, table: pl.DataFrame) -> Figure:
     mode = pl.col("mode")
     rows = table.select(
         name=pl.when(mode.is_null()).then(pl.col("name")).otherwise(pl.col("name") + ", " + mode),
@@ -149,7 +213,7 @@ def _carried(folder: Folder) -> Figure:
         id="traffic-capacity",
         title="The load that meets the target",
         caption=(
-            f"{_target(folder)}. Found by simulating the trace faster and slower, to a few percent. 8-bit "
+            f"{_target(folder)}. Found by simulating the trace faster and slower, to less than 1 %. 8-bit "
             "caches hold twice the tokens in the same bytes; no quality is compared here."
         ),
         drawings=plain(charts.carried, rows),
@@ -164,7 +228,7 @@ def _target(folder: Folder) -> str:
     return " and ".join(found) or "Within the target"
 
 
-def _sums(summary: pl.DataFrame) -> Table:
+def _sums(folder: Folder, summary: pl.DataFrame) -> Table:
     columns = (
         "peak_running",
         "peak_waiting",
@@ -177,7 +241,7 @@ def _sums(summary: pl.DataFrame) -> Table:
     return Table(
         id="traffic-sums",
         title="In sum",
-        caption="At the trace's own load. Times in seconds; peaks over all steps. Simulated.",
+        caption=f"{at_load(folder)}Times in seconds; peaks over all steps. Simulated.",
         columns=("scenario", *(name.replace("_", " ") for name in columns), "pool binds"),
         rows=tuple(
             (
@@ -188,28 +252,4 @@ def _sums(summary: pl.DataFrame) -> Table:
             for row in summary.iter_rows(named=True)
         ),
         numeric=frozenset(range(1, len(columns) + 1)),
-    )
-
-
-def _findings(summary: pl.DataFrame) -> tuple[str, ...]:
-    first = summary.row(0, named=True)
-    if first["pool_binding"]:
-        return (
-            f"Here the pool binds: of {first['requests']:,} requests up to {first['peak_waiting']:,} wait, "
-            f"and {first['preemptions']:,} times one is preempted.",
-        )
-    return (
-        "Here the pool is not binding: no request ever waits for blocks, so giving memory back admits "
-        "nobody. A faster arrival of the same requests, or a smaller pool, would change that.",
-    )
-
-
-def _key_numbers(summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
-    first = summary.row(0, named=True)
-    return (
-        KeyNumber(
-            f"{first['peak_running']:,} of {first['requests']:,}",
-            f"requests of the trace run at once at the peak ({first['scenario']})",
-            f"simulated, {first['iterations']:,} steps",
-        ),
     )

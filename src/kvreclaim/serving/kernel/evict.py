@@ -12,12 +12,14 @@ from numba import njit
 
 from kvreclaim.serving.kernel.identity import forget, give, shared
 from kvreclaim.serving.kernel.state import (
+    BEFORE_WINDOW,
     BLOCKS_FREED,
     EVICTIONS,
     FREE,
     FREE_BLOCKS,
     MOVED,
     PACK,
+    WHOLE,
 )
 from kvreclaim.serving.kernel.steps import blocks_for
 
@@ -86,7 +88,7 @@ def evict(requests, limits, rule, blocks, full, state, request, computed, tokens
         state.dead[request] = 0
         state.counts[MOVED] += left
     elif rule.mode == FREE_BLOCKS:
-        whole = _whole_blocks(limits, rule, state, request, live, dropped)
+        whole = _whole_blocks(requests, limits, rule, state, request, live, left)
         state.offset[request] += whole * limits.block_size
         state.dead[request] += dropped - whole * limits.block_size
     else:
@@ -97,8 +99,20 @@ def evict(requests, limits, rule, blocks, full, state, request, computed, tokens
 
 
 @njit(cache=True, nogil=True)
-def _whole_blocks(limits, rule, state, request, live, dropped):
-    """Return how many whole blocks die with so many slots."""
+def _whole_blocks(requests, limits, rule, state, request, live, left):
+    """Return how many whole blocks die, slots that died before and are held still among them.
+
+    While decoding a window moves on: what is dead lies between the first slots and the window, or fills whole
+    blocks, or lies where no block is dead in every head.
+    """
+    size = limits.block_size
     if state.prefilling[request] == 1 and rule.freed_at.size > 0:
-        return min(rule.freed_at[live], dropped // limits.block_size)
-    return int(rule.in_whole_blocks * dropped) // limits.block_size
+        return min(rule.freed_at[live], (live - left) // size)
+    dead = live + state.dead[request] - left
+    if rule.dying == WHOLE:
+        return dead // size
+    if rule.dying == BEFORE_WINDOW:
+        first = requests.prompt[request] if rule.protect_prompt == 1 else rule.sinks
+        first = min(first, left)
+        return max(0, (first + dead) // size - blocks_for(first, size))
+    return 0

@@ -85,8 +85,8 @@ class Rule(NamedTuple):
     many whole blocks die (for mode FREE_BLOCKS); both are empty where prefills evict nothing. While decoding
     the budget stays of `budget` + `buffer` slots (0: never), past the prompt if `protect_prompt`; if
     `passing`, only where the tokens decoded pass a multiple of the buffer, as R-KV does. `most_slots` are
-    reserved ever after an eviction (0: those filled). `mode` is one of MASK to REUSE; of what dies while
-    decoding, the share `in_whole_blocks` lies in whole blocks (for mode FREE_BLOCKS).
+    reserved ever after an eviction (0: those filled). `mode` is one of MASK to REUSE; `dying` says
+    where what dies while decoding lies (for mode FREE_BLOCKS): SCATTERED to WHOLE, past `sinks` first slots.
     """
 
     left_at: Ints
@@ -97,10 +97,12 @@ class Rule(NamedTuple):
     protect_prompt: int
     most_slots: int
     mode: int
-    in_whole_blocks: float
+    dying: int
+    sinks: int
 
 
 MASK, FREE_BLOCKS, PACK, REUSE = range(4)
+SCATTERED, BEFORE_WINDOW, WHOLE = range(3)
 
 
 class State(NamedTuple):

@@ -180,6 +180,8 @@ def _bench(file: str) -> tuple[bool, Trace] | None:
 
 def _lengths(values: object) -> NDArray[np.int32]:
     array = np.asarray(values)
+    if isinstance(values, list) and any(isinstance(value, bool) for value in values):
+        raise ValueError("no token counts")  # NumPy would take them for 0 and 1
     if array.dtype.kind not in "iu" or (array.size and not 0 <= array.min() <= array.max() <= LONGEST):
         raise ValueError("no token counts")
     return array.astype(np.int32)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from kvreclaim.errors import InputError
 from kvreclaim.serving.trace import LONGEST
 from kvreclaim.serving.traces.kinds import Kind
-from kvreclaim.serving.traces.tables import Table, unreadable
+from kvreclaim.serving.traces.tables import CSV_FIRST, Table, unreadable
 
 _BATCH = 1 << 18  # rows
 _NANO = 1e-9
@@ -56,9 +56,11 @@ class Reading:
     def _batches(self) -> Iterator[Batch]:
         try:
             selected = self._frame.select(*_expressions(self._table, self._kind))
-            for batch in selected.collect_batches(chunk_size=_BATCH, maintain_order=True, engine="streaming"):
+            for read in selected.collect_batches(chunk_size=_BATCH, maintain_order=True, engine="streaming"):
+                batch = self._checker.without_blank_end(read)
                 columns = self._checker.check(batch)
                 hashes = None if self._kind.hashes is None else self._checker.hashes(batch)
+                self._checker.row += read.height - batch.height
                 yield Batch(*columns, hashes)
         except (OSError, pl.exceptions.PolarsError) as error:
             raise unreadable(self._table, error) from error
@@ -80,6 +82,7 @@ class _Checker:
         self.row, self.last = 0, -np.inf
         self.empty, self.first_empty = 0, 0
         self.served = np.zeros(0, np.bool_)
+        self.blank: int | None = None  # the first of the blank lines at the end, as far as is known
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -88,6 +91,18 @@ class _Checker:
             return ()
         where = self.table.where(self.first_empty).removeprefix(f"{self.table.file}, ")
         return (f"{self.empty:,} requests without prompt or output left out, the first in {where}",)
+
+    def without_blank_end(self, batch: pl.DataFrame) -> pl.DataFrame:
+        """Return a CSV's batch without blank lines at its end; refuse those that more rows follow."""
+        if "blank" not in batch.columns:
+            return batch
+        blank = batch["blank"].to_numpy()
+        rows = int(np.flatnonzero(~blank)[-1]) + 1 if not blank.all() else 0
+        if self.blank is not None and rows:
+            self._missing(self.blank)
+        if rows < batch.height and self.blank is None:
+            self.blank = self.row + rows
+        return batch.head(rows)
 
     def check(self, batch: pl.DataFrame) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int32]]:
         arrival, prompt, output = (
@@ -132,8 +147,14 @@ class _Checker:
             return
         row = self.row + int(wrong.argmax())
         value = self.table.frame.slice(row, 1).select(str(column)).collect().item()
-        shown = "missing" if value is None else f"{str(value)[:40]!r}"
+        if isinstance(value, pl.Series):
+            shown = f"a list of {value.len():,}"
+        else:
+            shown = "missing" if value is None else f"{str(value)[:40]!r}"
         raise InputError(f"{self.table.where(row)}: {column} is {shown}; pass {expected}")
+
+    def _missing(self, row: int) -> None:
+        raise InputError(f"{self.table.where(row)}: is blank, and rows follow; pass a whole trace")
 
 
 def _expressions(table: Table, kind: Kind) -> list[pl.Expr]:
@@ -141,20 +162,25 @@ def _expressions(table: Table, kind: Kind) -> list[pl.Expr]:
     schema = table.frame.collect_schema()
     arrival = pl.lit(0.0)
     if kind.arrival is not None:
-        text = schema[kind.arrival] == pl.String
         if kind.seconds is None:
-            arrival = _seconds(table.frame, _date(kind.arrival, text))
+            arrival = _seconds(table.frame, _date(kind.arrival, schema[kind.arrival] == pl.String))
         else:
-            arrival = _number(kind.arrival, text) * kind.seconds
+            arrival = _number(kind.arrival, schema[kind.arrival]) * kind.seconds
     found = [arrival.fill_null(float("nan")).alias("arrival")]
     for name, column in (("prompt", kind.prompt), ("output", kind.output)):
-        found.append(_number(column, schema[column] == pl.String).fill_null(float("nan")).alias(name))
+        found.append(_number(column, schema[column]).fill_null(float("nan")).alias(name))
+    if table.first_line == CSV_FIRST:
+        found.append(pl.all_horizontal(pl.all().is_null()).alias("blank"))
     if kind.hashes is not None:
         found.append(pl.col(kind.hashes).cast(pl.List(pl.Int64), strict=False).alias("hashes"))
     return found
 
 
-def _number(column: str, text: bool) -> pl.Expr:
+def _number(column: str, kind: pl.DataType | type[pl.DataType]) -> pl.Expr:
+    """Return a column's numbers, null where a value is none; yes and no are none."""
+    if kind == pl.Boolean:
+        return pl.lit(None, pl.Float64)
+    text = kind == pl.String
     source = pl.col(column).str.strip_chars() if text else pl.col(column)
     return source.cast(pl.Float64, strict=False)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from kvreclaim.serving.arrivals import Arrivals
-from kvreclaim.serving.trace import Prefixes, Trace, check_load
+from kvreclaim.serving.trace import Prefixes, Trace, check_latest, check_load
 from kvreclaim.serving.traces.kinds import Kind
 from kvreclaim.serving.traces.rows import Batch, Reading
 from kvreclaim.serving.traces.tables import Table
@@ -149,7 +149,8 @@ class StoredTrace:
 
     def faster(self, times: float) -> StoredTrace:
         """Return the same requests arriving so many times as fast."""
-        return replace(self, times=self.times * check_load(times))
+        check_latest(self.span / check_load(times))
+        return replace(self, times=self.times * times)
 
     def windows(self, size: int) -> Iterator[Trace]:
         """Yield the requests in order, at most so many at a time."""

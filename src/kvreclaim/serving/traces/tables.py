@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import glob
 import gzip
 import json
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import polars as pl
 
 from kvreclaim.errors import InputError
 
+CSV_FIRST = 2  # line of a CSV file's first row
 _UNREADABLE = (OSError, pl.exceptions.PolarsError, UnicodeDecodeError, EOFError)
 
 
@@ -54,12 +56,12 @@ def open_table(file: str) -> Table:
         with _opened(file) as stream:
             head = stream.readline(1 << 20)
         if head.startswith(b"PAR1"):
-            frame = pl.scan_parquet(file)
+            frame = pl.scan_parquet(file, glob=False)
             return Table(file, frame, tuple(frame.collect_schema().names()), None)
         if head.lstrip().startswith(b"{"):
             return _json_lines(file, head)
-        frame = pl.scan_csv(file, infer_schema=False)
-        return Table(file, frame, tuple(frame.collect_schema().names()), 2)
+        frame = pl.scan_csv(file, infer_schema=False, glob=False)
+        return Table(file, frame, tuple(frame.collect_schema().names()), CSV_FIRST)
     except _UNREADABLE as error:
         raise InputError(f"{file}: can't be read ({_first_line(error)}); pass a trace") from error
 
@@ -82,7 +84,7 @@ def _json_lines(file: str, head: bytes) -> Table:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}, line 1: is no JSON; pass a JSON object on each line") from error
     columns = tuple(first)
-    frame = pl.scan_ndjson(file, infer_schema_length=1)
+    frame = pl.scan_ndjson(glob.escape(file), infer_schema_length=1)  # it takes nothing but patterns
     return Table(file, frame, columns, 1)
 
 
@@ -90,11 +92,15 @@ def _broken_line(table: Table) -> int | None:
     """Return the line that is no row, read slowly; None where all are."""
     if table.first_line is None:
         return None
-    kinds: dict[str, bool] = {}
+    kinds: dict[str, tuple[bool, bool]] = {}
     with _opened(table.file) as stream:
         for number, line in enumerate(stream, 1):
             text = line.decode(errors="replace").rstrip("\r\n")
-            if table.first_line == 2 and text and len(next(csv.reader([text]), [])) != len(table.columns):
+            if (
+                table.first_line == CSV_FIRST
+                and text
+                and len(next(csv.reader([text]), [])) != len(table.columns)
+            ):
                 return number
             if table.first_line == 1:
                 kinds = kinds or _kinds(text)
@@ -103,13 +109,15 @@ def _broken_line(table: Table) -> int | None:
     return None
 
 
-def _kinds(text: str) -> dict[str, bool]:
-    """Return which keys of a JSON object hold texts; none where it is no object."""
+def _kinds(text: str) -> dict[str, tuple[bool, bool]]:
+    """Return which keys of a JSON object hold texts, and which yes or no; none where it is no object."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return {}
-    return {key: isinstance(value, str) for key, value in found.items()} if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    return {key: (isinstance(value, str), isinstance(value, bool)) for key, value in found.items()}
 
 
 def _first_line(error: Exception) -> str:
