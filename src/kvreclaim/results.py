@@ -71,6 +71,11 @@ def as_json(value: Any) -> str:
     return json.dumps(_plain(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+def as_json_line(value: Any) -> str:
+    """Return the same JSON as `as_json` in one line."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def utf8(text: str) -> bytes:
     r"""Return text as UTF-8; bytes of a file name that are not Unicode become escapes, such as ``\udcff``."""
     return text.encode(errors="backslashreplace")

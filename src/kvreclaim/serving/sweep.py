@@ -8,8 +8,8 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from kvreclaim.errors import InputError
-from kvreclaim.results import ResultsFolder, as_json
+from kvreclaim.results import ResultsFolder, as_json_line
 from kvreclaim.serving.scenario import Scenario
 from kvreclaim.serving.steptime import read_step_time
 from kvreclaim.version import __version__
@@ -36,10 +36,10 @@ class Cell:
     scenario: Scenario
     contents: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """A hash of everything that the cell depends on: values, contents of files, this version."""
-        whole = [asdict(self.scenario), self.contents, __version__]
+        whole = [vars(self.scenario), self.contents, __version__]
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()[:24]
 
 
@@ -180,7 +180,7 @@ def sweep(grid: Grid, folder: ResultsFolder, run: Run, advance: Callable[[int], 
     with file.open("a", encoding="utf-8") as lines:
         for cell, found in run(open_cells):
             rows[cell.key] = found
-            lines.write(json.dumps({"key": cell.key, "row": json.loads(as_json(found))}) + "\n")
+            lines.write(as_json_line({"key": cell.key, "row": found}))
             lines.flush()
             advance(1)
     table = pl.DataFrame(
