@@ -32,13 +32,13 @@ def test_the_pareto_set_is_what_no_other_beats(merits):
 
 def test_the_least_loss_that_is_told_apart():
     options = [
-        option("a", [1.0, 2, 3, 4], moved=0.02),
-        option("b", [2.0, 3, 4, 5]),
-        option("c", [0.0] * 4, 0.3),
+        option("a", [1.0, 2, 3, 4, 5, 6], moved=0.02),
+        option("b", [2.0, 3, 4, 5, 6, 7]),
+        option("c", [0.0] * 6, 0.3),
     ]
     choice = choose(options, 0.5, 0.03)
     assert choice.recommended == "a"
-    assert "told apart from all others on 4 prompts" in choice.reason
+    assert "told apart from all others on 6 prompts" in choice.reason
     assert [one.name for one in choice.comparisons] == ["b"]
     assert choice.comparisons[0].told_apart
     assert choose(options, 0.5, 0.0).recommended == "b"
@@ -46,25 +46,25 @@ def test_the_least_loss_that_is_told_apart():
 
 def test_of_those_not_told_apart_the_one_that_copies_least():
     options = [
-        option("a", [1.0, 5, 1, 5], moved=0.02),
-        option("b", [5.0, 1.1, 5, 1.1]),
-        option("c", [9.0] * 4),
+        option("a", [1.0, 5, 1, 5, 1, 5], moved=0.02),
+        option("b", [5.0, 1.1, 5, 1.1, 5, 1.1]),
+        option("c", [9.0] * 6),
     ]
     choice = choose(options, 0.5, 0.03)
     assert choice.recommended == "b"
-    assert "not told apart on 4 prompts from a" in choice.reason
-    near = choose([options[0], option("b", [5.0, 1.1, 5, 1.1], moved=0.03)], 0.5, 0.03)
+    assert "not told apart on 6 prompts from a" in choice.reason
+    near = choose([options[0], option("b", [5.0, 1.1, 5, 1.1, 5, 1.1], moved=0.03)], 0.5, 0.03)
     assert near.recommended == "a"
     assert "none dominates" in near.reason
 
 
 def test_a_format_is_named_and_not_recommended():
-    options = [option("a", [3.0, 4, 5]), option("fp8", [0.1, 0.2, 0.1], evicts=False)]
+    options = [option("a", [3.0, 4, 5] * 2), option("fp8", [0.1, 0.2, 0.1] * 2, evicts=False)]
     choice = choose(options, 0.5, 0.0)
     assert choice.recommended == "a"
     assert choice.reason.endswith("; fp8 loses less: where the runtime has it, take it first")
-    both = choose([*options, option("int8", [0.1, 0.2, 0.1], evicts=False)], 0.5, 0.0, "needles")
-    assert "on 3 needles; fp8 and int8 lose less: where" in both.reason
+    both = choose([*options, option("int8", [0.1, 0.2, 0.1] * 2, evicts=False)], 0.5, 0.0, "needles")
+    assert "on 6 needles; fp8 and int8 lose less: where" in both.reason
 
 
 def test_nothing_that_does_what_is_asked():
@@ -74,8 +74,23 @@ def test_nothing_that_does_what_is_asked():
     assert "a frees most, 0.500" in choose(options, 0.6, 0.03).reason
 
 
-def test_one_prompt_tells_nothing_apart():
-    assert not compare(option("a", [9.0]), option("b", [1.0])).told_apart
+@pytest.mark.parametrize("prompts", range(1, 6))
+def test_a_few_prompts_tell_nothing_apart(prompts):
+    options = [option("a", [9.0] * prompts), option("b", [1.0] * prompts, moved=0.02)]
+    assert not compare(*options).told_apart
+    assert "it takes 6 to tell candidates apart" in choose(options, 0.5, 0.03).reason
+
+
+def test_candidates_of_one_distribution_are_rarely_told_apart():
+    draw = np.random.default_rng(0)
+    pairs = [draw.normal(size=(2, 8)) for _ in range(400)]
+    apart = sum(compare(option("a", one), option("b", other)).told_apart for one, other in pairs)
+    assert apart <= 0.05 * 400 + 3 * (0.05 * 0.95 * 400) ** 0.5
+
+
+def test_equals_dominate_nothing():
+    equal = [option(name, [1.0] * 6) for name in "ab"]
+    assert "none dominates: as much lost on 6 prompts by b" in choose(equal, 0.5, 0.0).reason
 
 
 def test_a_paired_bootstrap_goes_by_prompt():

@@ -297,3 +297,29 @@ def test_bad_input_gets_one_clear_line(refused, says: str) -> None:  # type: ign
     with pytest.raises(InputError, match=says) as error:
         refused()
     assert "\n" not in str(error.value)
+
+
+BY_BLOCK = ("block-joint", "block-swap", "blend", "token-joint", "paged-eviction", "block-wise")
+
+
+@pytest.mark.parametrize("name", BY_BLOCK)
+def test_narrow_scores_are_added_up_without_overflow(name: str) -> None:
+    narrow = np.random.default_rng(0).uniform(0, 9000, (2, 3, 320)).astype(np.float16)
+    masks = [
+        policies.get(name).select(scores, 160, BlockLayout(16)).array
+        for scores in (narrow, narrow.astype(np.float64))
+    ]
+    np.testing.assert_array_equal(*masks)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("heads", ["mean", "max", "rank"])
+@pytest.mark.parametrize("name", ["block-joint", "token-joint", "block-swap", "blend"])
+def test_what_is_protected_stays_beside_the_highest_scores_there_are(
+    name: str, heads: str, dtype: type[np.floating]
+) -> None:
+    scores = np.random.default_rng(0).random((2, 3, 320)).astype(dtype)
+    scores[:, :, 64:256] = np.finfo(dtype).max
+    kept = policies.get(name, heads=heads, sinks=4, recent=16).select(scores, 160, BlockLayout(16)).array
+    assert kept[:, :, :4].all()
+    assert kept[:, :, -16:].all()

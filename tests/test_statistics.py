@@ -1,5 +1,6 @@
 """Intervals and the isotonic fit against brute force, published figures and simulated coverage."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvreclaim.errors import InputError
-from kvreclaim.statistics import Interval, bootstrap_interval, isotonic, wilson_interval
+from kvreclaim.statistics import Interval, bootstrap_interval, isotonic, sign_flip_p, wilson_interval
 
 numbers = st.floats(-100, 100, allow_nan=False).map(lambda value: round(value, 3))
 
@@ -128,3 +129,16 @@ def test_bad_input_is_one_line(call):
     with pytest.raises(InputError) as refused:
         call()
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_flipping_signs_is_counted_by_hand(count: int) -> None:
+    values = np.random.default_rng(count).normal(0.3, 1, count)
+    ways = list(itertools.product((-1, 1), repeat=count))
+    extreme = [abs(np.dot(way, values)) >= abs(values.sum()) - 1e-9 for way in ways]
+    assert sign_flip_p(values) == pytest.approx(np.mean(extreme))
+
+
+def test_many_pairs_are_flipped_at_random() -> None:
+    assert sign_flip_p(np.ones(40)) == pytest.approx(1e-4)
+    assert sign_flip_p([1.0, -1.0] * 20) == 1.0

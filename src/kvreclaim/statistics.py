@@ -18,6 +18,7 @@ Statistic = Callable[..., NDArray[np.float64]]
 """Takes an array and an axis, as `numpy.median` does."""
 
 RESAMPLES = 10_000
+MOST_FLIPPED = 16
 RESAMPLED_VALUES = 1_000_000  # drawn at once: bounds the memory of a bootstrap to some 16 MB
 
 
@@ -90,6 +91,31 @@ def bootstrap_interval(
     ]
     low, high = np.quantile(np.concatenate(drawn), [tail, 1 - tail])
     return Interval(float(low), float(high))
+
+
+def sign_flip_p(differences: Values) -> float:
+    """Return the two-sided p-value of a mean difference of pairs, by flipping their signs (Fisher, 1935).
+
+    Exact for up to 16 pairs, all 2 ** n ways; beyond, of 10,000 drawn ways. Five pairs give .0625 at least.
+
+    Parameters
+    ----------
+    differences
+        At least one finite number, ``[n]``.
+
+    Raises
+    ------
+    InputError
+        If there is no value, or one is not finite.
+    """
+    sample = _finite(differences, "the differences of pairs")
+    if len(sample) <= MOST_FLIPPED:
+        ways = np.arange(2 ** len(sample))[:, None] >> np.arange(len(sample)) & 1
+    else:
+        ways = np.random.default_rng(0).integers(0, 2, (RESAMPLES, len(sample)))
+        ways[0] = 1  # as observed
+    sums = np.abs((2 * ways - 1) @ sample)
+    return float(np.mean(sums >= abs(sample.sum()) * (1 - 1e-12)))
 
 
 def isotonic(values: Values, weights: Values | None = None) -> NDArray[np.float64]:

@@ -9,7 +9,11 @@ from typing import Any
 import numpy as np
 
 from kvreclaim.errors import InputError
-from kvreclaim.statistics import Interval, bootstrap_interval
+from kvreclaim.statistics import Interval, bootstrap_interval, sign_flip_p
+
+FEWEST = 6
+"""Prompts or trials on which candidates can be told apart: five of one sign happen in one of 16 by chance."""
+SURE = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,17 +56,20 @@ class Comparison:
         The candidate.
     difference, low, high
         Mean of its loss less the recommended one's, and the 95 % interval of a paired bootstrap.
+    p
+        Of the difference, by flipping signs: the bootstrap alone is too sure of a few prompts.
     """
 
     name: str
     difference: float
     low: float
     high: float
+    p: float
 
     @property
     def told_apart(self) -> bool:
-        """Whether the interval leaves 0 out."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves 0 out, and the signs are no chance."""
+        return (self.low > 0 or self.high < 0) and self.p <= SURE
 
 
 @dataclass(frozen=True)
@@ -144,12 +151,12 @@ def choose(options: Sequence[Option], wanted: float, copy_budget: float, judged:
 
 
 def compare(one: Option, other: Option) -> Comparison:
-    """Return how much more one loses than another, by a paired bootstrap over prompts."""
+    """Return how much more one loses than another, by a paired bootstrap over prompts and a test of signs."""
     differences = np.subtract(one.losses, other.losses)
     low, high = (
         bootstrap_interval(differences, np.mean) if len(differences) > 1 else Interval(-np.inf, np.inf)
     )
-    return Comparison(one.name, float(differences.mean()), low, high)
+    return Comparison(one.name, float(differences.mean()), low, high, sign_flip_p(differences))
 
 
 def _reason(
@@ -157,13 +164,18 @@ def _reason(
 ) -> str:
     frees = f"frees {chosen.physical_reclaim:.3f} with {chosen.moved_fraction:.1%} of the pairs copied"
     rivals = ", ".join(one.name for one in close if one is not chosen)
-    if chosen is not best:
+    if len(close) > 1 and len(chosen.losses) < FEWEST:
+        why = f"{on} none dominates: it takes {FEWEST} to tell candidates apart; of those, it copies least"
+    elif len(close) > 1 and len({one.losses for one in close}) == 1:
+        why = f"none dominates: as much lost {on} by {rivals}"
+    elif chosen is not best:
         why = f"not told apart {on} from {best.name}, which loses least, and copies less"
     elif rivals:
         why = f"loses least; {on} none dominates: not told apart from {rivals}"
     else:
         why = f"loses least, told apart from all others {on}"
-    formats = {one.name for one in comparisons if one.high < 0} - {one.name for one in close}
+    formats = {one.name for one in comparisons if one.told_apart and one.high < 0}
+    formats -= {one.name for one in close}
     lose = "loses" if len(formats) == 1 else "lose"
     note = f"; {' and '.join(sorted(formats))} {lose} less: where the runtime has it, take it first"
     return f"{chosen.name} {frees}; {why}{note if formats else ''}"

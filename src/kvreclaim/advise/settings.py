@@ -53,7 +53,7 @@ class AdviceSettings:
     copy_budget: float = 0.03
     policies: tuple[str, ...] = ()
     context: int = 2048
-    prompts: int = 5
+    prompts: int = 8
     next_tokens: int = 256
     texts: tuple[str, ...] = ()
     trials: int = 20

@@ -46,7 +46,7 @@ class TableScores:
             raise InputError(f"{policy} evicts whole blocks: pass layout=BlockLayout(block_size=...)")
         self.block_size = layout.block_size
         self.scores: NDArray[np.floating[Any]] = np.concatenate(
-            [part.sum(axis=1) for part in layout.split(scores)]
+            [part.sum(axis=1, dtype=np.float64) for part in layout.split(scores)]
         )
         self._rows = layout.rows_of_tables(*scores.shape[:2])
         self._shape = scores.shape
@@ -54,7 +54,7 @@ class TableScores:
     def block_sums(self, values: NDArray[Any]) -> NDArray[Any]:
         """Sum [tables, tokens] over the tokens of each block: [tables, blocks]."""
         starts = np.arange(0, values.shape[1], self.block_size)
-        summed = np.intp if values.dtype == np.bool_ else values.dtype
+        summed = np.intp if values.dtype == np.bool_ else np.float64
         return np.add.reduceat(values, starts, axis=1, dtype=summed)
 
     def by_token(self, per_block: NDArray[Scalar]) -> NDArray[Scalar]:

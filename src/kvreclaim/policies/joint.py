@@ -136,12 +136,12 @@ class JointScores:
     def block_order(self) -> NDArray[np.intp]:
         """Return the blocks of each table, the first to go first and those that stay last."""
         joint = self._joined(self._block_values(), self.stays)
-        return eviction_order(np.where(self.stays, np.inf, joint))
+        return _last(self.stays, joint)
 
     def token_order(self) -> NDArray[np.intp]:
         """Return the tokens of each table, the first to go first and those that stay last."""
         stays = self.by_token(self.stays)
-        return eviction_order(np.where(stays, np.inf, self._joined(self.scores, stays)))
+        return _last(stays, self._joined(self.scores, stays))
 
     def by_token(self, per_block: NDArray[Any]) -> NDArray[Any]:
         """Repeat ``[..., blocks]`` for the tokens of each block: ``[..., tokens]``."""
@@ -180,7 +180,7 @@ class JointScores:
         for table, rows in zip(joined, self.rows, strict=True):
             for row in rows:
                 if self._policy.heads == "rank":
-                    comparable: NDArray[Any] = rank_of(eviction_order(np.where(stays, np.inf, values[row])))
+                    comparable: NDArray[Any] = rank_of(_last(stays, values[row]))
                 else:
                     comparable = values[row] / self.totals[row]
                 combine(table, comparable, out=table)
@@ -190,7 +190,7 @@ class JointScores:
         """Join the tokens of each block: ``[rows, blocks]``."""
         starts = np.arange(self.blocks) * self.block_size
         if self._policy.tokens == "mean":
-            sums: Values = np.add.reduceat(self.scores, starts, axis=1)
+            sums: Values = np.add.reduceat(self.scores, starts, axis=1, dtype=np.float64)
             means: Values = sums / self.lengths
             return means
         if self._policy.tokens == "max":
@@ -213,3 +213,8 @@ def whole_budget(budget: int, slots: int, block_size: int) -> int:
     """
     last = slots - (slots - 1) // block_size * block_size
     return min(slots, last + (budget - last) // block_size * block_size)
+
+
+def _last(stays: BoolArray, values: Values) -> NDArray[np.intp]:
+    """Return the order of eviction along the last axis, what stays at its end."""
+    return eviction_order(np.where(stays, np.inf, values))

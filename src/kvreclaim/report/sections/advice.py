@@ -106,7 +106,7 @@ def _block_maps(folder: Folder) -> tuple[Item, ...]:
             id="advice-map",
             title="Before and after: one prompt's masks, block by block",
             caption=(
-                "What a shared table sees: a cell is a token, live while any head keeps it, and darker the "
+                "What a shared table sees: a cell is a token, live while any head keeps it, and stronger the "
                 "more of them do. SnapKV's own choice leaves every block held; one decision for all heads "
                 "leaves whole blocks free."
             ),

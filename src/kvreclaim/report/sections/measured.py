@@ -255,7 +255,7 @@ def _block_maps(folder: Folder) -> tuple[Item, ...]:
             title="The masks of one prompt, block by block",
             caption=(
                 "All layers and heads are what a shared table sees: a cell is a token, live while any of "
-                "them keeps it, and darker the more of them do. One layer is what a table of its own would "
+                "them keeps it, and stronger the more of them do. One layer is what a table of its own would "
                 "see, one head likewise."
             ),
             maps=maps,
