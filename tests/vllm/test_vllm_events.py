@@ -58,6 +58,15 @@ def test_aborts_give_everything_back(engine, prompts):
     assert engine.free_blocks() == run.pool_blocks
 
 
+@pytest.fixture
+def interruptible():
+    """Python's own handler of interrupts; a shell's background job inherits that they are ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_that_a_step_loses_ends_the_run_all_the_same(engine, prompts):
     def lose(step, _):
         if step == 3:
