@@ -51,6 +51,17 @@ def by_slots(prompt, output, budget, buffer, size, dying, protect):
     return freed, held
 
 
+def alone(prompt, output, size, eviction):
+    """One request in an ample pool, a second a step."""
+    return simulate(
+        Trace(np.zeros(1), np.array([prompt]), np.array([output])),
+        SchedulerSettings(1000, size),
+        StepTime(1.0, 0.0, 0.0, 0.0),
+        eviction,
+        interval=1.0,
+    )
+
+
 @given(
     *(st.integers(1, 60), st.integers(1, 90), st.integers(1, 30), st.integers(1, 20), st.integers(1, 9)),
     st.booleans(),
@@ -58,13 +69,7 @@ def by_slots(prompt, output, budget, buffer, size, dying, protect):
 def test_a_window_that_moves_on_frees_the_blocks_it_has_passed(prompt, output, budget, buffer, size, protect):
     freed, held = by_slots(prompt, output, budget, buffer, size, "before window", protect)
     eviction = Eviction("free", budget=budget, buffer=buffer, dying="before window", protect_prompt=protect)
-    found = simulate(
-        Trace(np.zeros(1), np.array([prompt]), np.array([output])),
-        SchedulerSettings(1000, size),
-        StepTime(1.0, 0.0, 0.0, 0.0),
-        eviction,
-        interval=1.0,
-    )
+    found = alone(prompt, output, size, eviction)
     assert found.count(places.BLOCKS_FREED) == freed
     seen = 1000 - found.samples[:, places.S_FREE]
     assert seen.max(initial=0) == max(held, default=0)
@@ -73,13 +78,7 @@ def test_a_window_that_moves_on_frees_the_blocks_it_has_passed(prompt, output, b
 @given(*(st.integers(1, 200) for _ in range(2)), *(st.integers(1, 30) for _ in range(3)))
 def test_whole_blocks_leave_less_than_a_block_dead(prompt, output, budget, buffer, size):
     eviction = Eviction("free", budget=budget, buffer=buffer, dying="whole")
-    found = simulate(
-        Trace(np.zeros(1), np.array([prompt]), np.array([output])),
-        SchedulerSettings(1000, size),
-        StepTime(1.0, 0.0, 0.0, 0.0),
-        eviction,
-        interval=1.0,
-    )
+    found = alone(prompt, output, size, eviction)
     assert (found.samples[:, places.S_DEAD] < size).all()
     tokens = prompt + output - 1
     most = math.ceil(max(prompt, budget + buffer + size) / size)

@@ -7,6 +7,7 @@ A layer is scored when it has run; after the last one the policy decides, and al
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
@@ -27,7 +28,7 @@ from kvreclaim.policies import Blend, BlockJoint, BlockSwap, Policy, TokenJoint
 
 
 @dataclass
-class TwoPassPress(BasePress):
+class TwoPassPress(BasePress, ABC):
     """Scores every layer first, and evicts from all once the last one is scored.
 
     Where every head keeps as many pairs, which all policies do, the cache gets really shorter. It keeps
@@ -58,13 +59,13 @@ class TwoPassPress(BasePress):
                 self._scores.clear()
         return output
 
+    @abstractmethod
     def _layer_scores(self, module: Any, cache: Any, kwargs: dict[str, Any], output: Any) -> Tensor:
         """Return the scores ``[kv_heads, tokens]`` of a layer, not negative."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _select(self, scores: Any, budget: int) -> Any:
         """Return bool ``[layers, kv_heads, tokens]`` from scores of that shape."""
-        raise NotImplementedError
 
     def cut(self, cache: Any, scores: dict[int, Tensor], budget: int) -> None:
         """Leave of each scored layer what is selected within a budget."""

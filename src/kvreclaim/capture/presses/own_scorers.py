@@ -5,6 +5,7 @@ Each scores a layer's KV pairs, alone or within any press that wraps a scorer, i
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,7 +51,7 @@ class LayerState:
 
 
 @dataclass
-class OwnScorerPress(ScorerPress):
+class OwnScorerPress(ScorerPress, ABC):
     """What the scorers of our own share: one prompt at a time, a layer's rows without their batch."""
 
     def score(
@@ -68,9 +69,9 @@ class OwnScorerPress(ScorerPress):
         bind_rotary(module, module.rotary_emb)  # kvpress gives all layers the same
         return self._scores(LayerState(module, hidden_states, keys[0], values[0], kwargs))[None]
 
+    @abstractmethod
     def _scores(self, layer: LayerState) -> Tensor:
         """Return scores ``[kv_heads, tokens]`` of a layer."""
-        raise NotImplementedError
 
 
 @dataclass

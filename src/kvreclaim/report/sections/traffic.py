@@ -103,11 +103,6 @@ def _keys(what: str, modes: tuple[str, ...]) -> Mapping[tuple[str, ...], str | N
 
 def _over_time(folder: Folder, modes: tuple[str, ...]) -> Figure:
     table = folder.table("timeline.csv")
-    drawings: dict[tuple[str, ...], Drawing] = {}
-    for what, words in _QUANTITIES.items():
-        for key, mode in _keys(what, modes).items():
-            rows = _tidy(_thin(_of_mode(table, mode)), "time", what)
-            drawings[key] = partial(charts.over_time, rows, words)
     return Figure(
         id="traffic-time",
         title="Over the time of the trace",
@@ -115,7 +110,7 @@ def _over_time(folder: Folder, modes: tuple[str, ...]) -> Figure:
             "Each point is what the step around that second left. Where the waiting line rises and stays, "
             "more arrives than the deployment can serve."
         ),
-        drawings=drawings,
+        drawings=_over_time_drawings(table, modes, _QUANTITIES),
         controls=_controls(modes, Control("quantity", "Show", tuple(_QUANTITIES.items()))),
         series=_series(table, modes),
         wide=True,
@@ -128,11 +123,6 @@ def _memory(folder: Folder, modes: tuple[str, ...]) -> Iterator[Figure]:
     shown = {what: words for what, words in _MEMORY.items() if (table[what].max() or 0) > 0}  # type: ignore[operator]  # polars types a maximum loosely
     if not shown:
         return
-    drawings: dict[tuple[str, ...], Drawing] = {}
-    for what, words in shown.items():
-        for key, mode in _keys(what, modes).items():
-            rows = _tidy(_thin(_of_mode(table, mode)).drop_nulls(what), "time", what)
-            drawings[key] = partial(charts.over_time, rows, words)
     yield Figure(
         id="traffic-memory",
         title="Memory that serves nobody",
@@ -140,11 +130,23 @@ def _memory(folder: Folder, modes: tuple[str, ...]) -> Iterator[Figure]:
             "A VMM page is held while any of its blocks is. Stranded: slots of evicted pairs in blocks that "
             "are held, as a share of all that are filled."
         ),
-        drawings=drawings,
+        drawings=_over_time_drawings(table, modes, shown),
         controls=_controls(modes, Control("memory", "Show", tuple(shown.items()))),
         series=_series(table, modes),
         wide=True,
     )
+
+
+def _over_time_drawings(
+    table: pl.DataFrame, modes: tuple[str, ...], quantities: Mapping[str, str]
+) -> dict[tuple[str, ...], Drawing]:
+    """Return a drawing of each quantity over time, in each mode."""
+    drawings: dict[tuple[str, ...], Drawing] = {}
+    for what, words in quantities.items():
+        for key, mode in _keys(what, modes).items():
+            rows = _tidy(_thin(_of_mode(table, mode)).drop_nulls(what), "time", what)
+            drawings[key] = partial(charts.over_time, rows, words)
+    return drawings
 
 
 def _percentiles(folder: Folder, modes: tuple[str, ...]) -> Figure:
