@@ -12,7 +12,8 @@ from kvreclaim.errors import InputError
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.scenario import Scenario
-from kvreclaim.serving.trace import LATEST
+from kvreclaim.serving.setup import Setup
+from kvreclaim.serving.trace import LATEST, Traffic
 
 LOWEST, HIGHEST = -16, 20  # powers of two, requests a second: one in 18 hours, a million in a second
 _PARTS = 7  # halvings of an octave: to .6 %
@@ -34,10 +35,10 @@ class Target:
 
     def met(self, simulation: Simulation) -> bool:
         """Whether a simulation stays within it; never where a request was refused."""
-        found = simulation.summary()
-        pairs = ((self.ttft_p99, found["ttft_p99"]), (self.latency_p99, found["latency_p99"]))
-        within = all(limit is None or (value is not None and value <= limit) for limit, value in pairs)
-        return within and not found["refused"]
+        totals = simulation.totals
+        pairs = ((self.ttft_p99, totals.ttft), (self.latency_p99, totals.latency))
+        waits = [(limit, *waited.some(99)) for limit, waited in pairs if limit is not None]
+        return not totals.refused and all(value is not None and value <= limit for limit, value in waits)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ def search(met: Callable[[float], bool], start: int, lowest: int = LOWEST) -> Se
     """
     if met(HIGHEST):
         return Search(ANY_LOAD, HIGHEST, None)
-    low = high = float(start)
-    if met(start):
+    low = high = float(max(start, lowest))
+    if met(low):
         while high == low:
             high += 1
             low = high if high < HIGHEST and met(high) else low
@@ -135,33 +136,56 @@ def capacity(scenario: Scenario, target: Target, start: int = 0) -> Capacity:
     start
         Power of two, requests a second, with which to begin.
     """
-    own = own_rate(scenario)
-    if own is None:  # all at once, however fast
-        done = scenario.run()
+    setup, loads = scenario.setup(), _Loads.of(scenario)
+    if loads.own is None:  # all at once, however fast
+        done = setup.run(loads.trace)
         outcome = ANY_LOAD if target.met(done) else NO_LOAD
-        return Capacity(outcome, None, None, _binds(scenario, target, outcome), done, start)
+        return Capacity(outcome, None, None, _binds(setup, loads.trace, target, outcome), done, start)
+    last: dict[bool, Simulation] = {}
 
-    def at(exponent: float) -> Scenario:
-        return replace(scenario, load=2.0**exponent / own)
+    def met(exponent: float) -> bool:
+        done = setup.run(loads.at(exponent))
+        last[target.met(done)] = done
+        return done is last.get(True)
 
-    found = search(lambda exponent: target.met(at(exponent).run()), start, _lowest(scenario))
-    beyond = at(HIGHEST if found.missed is None else found.missed)
-    binds = _binds(beyond, target, found.outcome)
+    found = search(met, start, loads.lowest)
+    beyond, missed = (HIGHEST, last[True]) if found.missed is None else (found.missed, last[False])
+    binds = _binds(setup, loads.at(beyond), target, found.outcome)
     if found.outcome != FOUND or found.met is None:
-        return Capacity(found.outcome, None, None, binds, beyond.run(), start)
+        return Capacity(found.outcome, None, None, binds, missed, start)
     rate = 2.0**found.met
-    return Capacity(FOUND, rate / own, rate, binds, beyond.run(), math.floor(found.met))
+    return Capacity(FOUND, rate / loads.own, rate, binds, missed, math.floor(found.met))
 
 
-def own_rate(scenario: Scenario) -> float | None:
-    """Return the requests a second of the trace's own arrivals; None where all arrive at once."""
-    trace = replace(scenario, load=1.0).read()
-    return (trace.requests - 1) / trace.span if trace.span else None
+@dataclass(frozen=True)
+class _Loads:
+    """A trace at loads that are powers of two, requests a second.
 
+    Attributes
+    ----------
+    trace
+        With its own arrivals.
+    own
+        Their requests a second; None where all arrive at once.
+    """
 
-def _lowest(scenario: Scenario) -> int:
-    """Return the lowest load that is tried: of very many requests, one whose last still arrives in time."""
-    return max(LOWEST, math.ceil(math.log2(scenario.read().requests / LATEST)))
+    trace: Traffic
+    own: float | None
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> _Loads:
+        """Return those of a scenario, whose own load does not matter."""
+        trace = replace(scenario, load=1.0).read()
+        return cls(trace, (trace.requests - 1) / trace.span if trace.span else None)
+
+    def at(self, exponent: float) -> Traffic:
+        """Return the trace at a load."""
+        return self.trace if self.own is None else self.trace.faster(2.0**exponent / self.own)
+
+    @property
+    def lowest(self) -> int:
+        """The lowest that is tried: of very many requests, one whose last still arrives in time."""
+        return max(LOWEST, math.ceil(math.log2(self.trace.requests / LATEST)))
 
 
 def pool_binds_from(scenario: Scenario, start: int = 0) -> float | None:
@@ -169,17 +193,13 @@ def pool_binds_from(scenario: Scenario, start: int = 0) -> float | None:
 
     0 where they do at the lowest load that is tried.
     """
-    own = own_rate(scenario)
-    if own is None:
-        return 0.0 if scenario.run().pool_binding else None
-    found = search(
-        lambda exponent: not replace(scenario, load=2.0**exponent / own).run().pool_binding,
-        start,
-        _lowest(scenario),
-    )
+    setup, loads = scenario.setup(), _Loads.of(scenario)
+    if loads.own is None:
+        return 0.0 if setup.run(loads.trace).pool_binding else None
+    found = search(lambda exponent: not setup.run(loads.at(exponent)).pool_binding, start, loads.lowest)
     if found.outcome == ANY_LOAD or found.missed is None:
         return None
-    return 0.0 if found.outcome == NO_LOAD else 2.0**found.missed / own
+    return 0.0 if found.outcome == NO_LOAD else 2.0**found.missed / loads.own
 
 
 def limit(scenario: Scenario, simulation: Simulation) -> str:
@@ -196,19 +216,19 @@ _BUSY = 0.98
 _SEATS = 4096  # requests at once that are taken for no limit
 
 
-def _binds(missed: Scenario, target: Target, outcome: str) -> str:
+def _binds(setup: Setup, trace: Traffic, target: Target, outcome: str) -> str:
     """Return what would have to be larger for a load that misses the target to meet it."""
     if outcome == ANY_LOAD:
         return NOTHING
-    trace, settings = missed.read(), missed.settings()
-    seats = max(missed.max_num_seqs, min(trace.requests, _SEATS))
-    room = int(missed.memory().most_blocks(np.array([sum(trace.longest)]), settings)[0])
-    roomy = replace(missed, blocks=1 + max(settings.blocks, room * min(seats, trace.requests)))
+    settings = setup.settings
+    seats = max(settings.max_num_seqs, min(trace.requests, _SEATS))
+    room = int(setup.memory.most_blocks(np.array([sum(trace.longest)]), settings)[0])
+    blocks = max(settings.blocks, room * min(seats, trace.requests))
     for name, larger in (
-        (POOL, roomy),
-        (SEATS, replace(missed, max_num_seqs=seats)),
-        (f"{POOL} and {SEATS}", replace(roomy, max_num_seqs=seats)),
+        (POOL, replace(settings, blocks=blocks)),
+        (SEATS, replace(settings, max_num_seqs=seats)),
+        (f"{POOL} and {SEATS}", replace(settings, blocks=blocks, max_num_seqs=seats)),
     ):
-        if target.met(larger.run()):
+        if target.met(replace(setup, settings=larger).run(trace)):
             return name
     return COMPUTE

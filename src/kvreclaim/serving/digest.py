@@ -66,15 +66,15 @@ class Digest:
 
     def percentiles(self, percents: Sequence[float]) -> Values:
         """Return percentiles of at least one value, between neighbours as NumPy's do."""
-        if not self._bins.size:
-            found: Values = np.percentile(np.concatenate(self._held), percents)
-            return found
         place = np.asarray(percents) / 100 * (self.count - 1)
-        low, high = self._at(np.floor(place)), self._at(np.ceil(place))
+        low, high = self._at(np.stack([np.floor(place), np.ceil(place)]).astype(np.int64))
         return np.asarray(low + (high - low) * (place - np.floor(place)), np.float64)
 
-    def _at(self, place: Values) -> Values:
+    def _at(self, place: NDArray[np.int64]) -> Values:
         """Return the values at these places of the sorted values."""
+        if not self._bins.size:
+            ordered: Values = np.partition(np.concatenate(self._held), place.ravel())
+            return ordered[place]
         found = np.searchsorted(np.cumsum(self._bins), place, side="right")
         middle = LEAST * RATIO ** (found - 1.0) * 2 * RATIO / (RATIO + 1)
         return np.where(found == 0, 0.0, middle)

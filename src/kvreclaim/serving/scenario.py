@@ -17,7 +17,8 @@ from kvreclaim.serving.giveback import DYING_OF, closed_form, from_masks, from_m
 from kvreclaim.serving.hardware import GIB, GPU, Deployment, gpu
 from kvreclaim.serving.memory import Memory
 from kvreclaim.serving.outcome import Simulation
-from kvreclaim.serving.simulate import Copies, simulate
+from kvreclaim.serving.setup import Setup
+from kvreclaim.serving.simulate import Copies
 from kvreclaim.serving.steptime import StepTime
 from kvreclaim.serving.trace import LONGEST, Traffic
 from kvreclaim.serving.traces import open_trace
@@ -137,7 +138,6 @@ class Scenario:
         """Return the trace, read once for all scenarios that name it alike."""
         if not self.trace:
             raise InputError("no trace: pass the file of one")
-        self.check()
         file = Path(self.trace)
         state = (file.stat().st_mtime_ns, file.stat().st_size) if file.exists() else (0, 0)
         read = _read(self.trace, state, self.requests, self.rate, self.burstiness, self.seed)
@@ -165,7 +165,7 @@ class Scenario:
         return replace(known, memory_mib=round(positive(self.gpu_memory_gib, "the GPU's memory") * 1024))
 
     def settings(self) -> SchedulerSettings:
-        """Return the pool and the scheduler's limits."""
+        """Return the pool and the scheduler's limits; `InputError` as of `check`."""
         self.check()
         return SchedulerSettings(
             blocks=self.blocks - 1 if self.blocks else self._pool(),
@@ -246,17 +246,14 @@ class Scenario:
         windows = self.deployment().group_windows if self.hybrid else ()
         return Memory(self.share_prefixes, self.page_blocks, windows)
 
+    def setup(self) -> Setup:
+        """Return what is simulated, but for the trace."""
+        copies = Copies(self.copy_event, self.copy_token)
+        return Setup(self.settings(), self.timing(), self.eviction(), copies, self.memory())
+
     def run(self, interval: float = math.inf) -> Simulation:
         """Simulate; `interval` as of `simulate`."""
-        return simulate(
-            self.read(),
-            self.settings(),
-            self.timing(),
-            self.eviction(),
-            Copies(self.copy_event, self.copy_token),
-            memory=self.memory(),
-            interval=interval,
-        )
+        return self.setup().run(self.read(), interval)
 
 
 @lru_cache(maxsize=4)

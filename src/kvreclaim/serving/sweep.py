@@ -7,11 +7,12 @@ import itertools
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from os import PathLike
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import polars as pl
@@ -138,17 +139,18 @@ def in_threads(threads: int) -> Run:
 
     def run(cells: Sequence[Cell]) -> Iterator[tuple[Cell, dict[str, Any]]]:
         with ThreadPoolExecutor(threads) as pool:
-            left = iter(cells)
-            running: dict[Future[dict[str, Any]], Cell] = {}
+            ended: SimpleQueue[Future[dict[str, Any]]] = SimpleQueue()
+            left, running = iter(cells), dict[Future[dict[str, Any]], Cell]()
             try:
                 while True:
                     for cell in itertools.islice(left, 2 * threads - len(running)):
-                        running[pool.submit(simulate_cell, cell.scenario)] = cell
+                        future = pool.submit(simulate_cell, cell.scenario)
+                        running[future] = cell
+                        future.add_done_callback(ended.put)
                     if not running:
                         return
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
-                    for future in done:
-                        yield running.pop(future), future.result()
+                    future = ended.get()
+                    yield running.pop(future), future.result()
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
