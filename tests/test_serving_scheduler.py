@@ -175,16 +175,42 @@ def test_reuse_fills_the_holes_before_it_grows(prompt, output, kept):
     assert result.count(places.PEAK_BLOCKS) == -(-max(prompt, kept + output - 1) // 4)
 
 
-@given(traces(), limits())
-@settings(max_examples=150)
-def test_both_paths_are_equal_bit_by_bit(trace, limits):
-    fast = simulate(trace, limits, STEP, interval=0.1)
-    slow = simulate(trace, limits, STEP, interval=0.1, aggregate=False)
+def evictions():
+    """Evictions at the end of a prefill, in each mode, of a share and of all but so many tokens; or none."""
+    return st.none() | st.builds(
+        lambda mode, kept, share: Eviction(
+            mode,
+            lambda length: np.minimum(length, kept + (length * share).astype(int)),
+            lambda length, left, block_size: (length - left) // block_size,
+        ),
+        st.sampled_from(["mask", "free", "pack", "reuse"]),
+        st.integers(1, 40),
+        st.floats(0, 1),
+    )
+
+
+@given(traces(), limits(), evictions(), st.integers(1, 24))
+@settings(max_examples=400)
+def test_both_paths_are_equal_bit_by_bit(trace, limits, eviction, window):
+    copies = Copies(1e-3, 1e-5)
+    parts = (trace, limits, STEP, eviction, copies)
+    fast = simulate(*parts, interval=0.1, window=window)
+    slow = simulate(*parts, interval=0.1, aggregate=False, window=window)
     for times in "scheduled", "first_token", "finish", "preemptions", "status":
         np.testing.assert_array_equal(getattr(fast.each, times), getattr(slow.each, times))
     np.testing.assert_array_equal(fast.samples, slow.samples)
     same = [place for place in range(places.COUNTS) if place != places.SHORT_STEPS]
     np.testing.assert_array_equal(fast.counts[same], slow.counts[same])
+    assert slow.count(places.SHORT_STEPS) == 0
+
+
+@pytest.mark.parametrize("mode", ["mask", "free", "pack"])
+def test_evictions_at_the_end_of_prefills_are_aggregated(mode):
+    trace = Trace(np.arange(20) * 0.1, np.full(20, 50), np.full(20, 30))
+    eviction = Eviction(mode, lambda length: length // 2, lambda length, left, size: (length - left) // size)
+    found = simulate(trace, SchedulerSettings(1000, 4), STEP, eviction)
+    assert found.count(places.SHORT_STEPS) == found.count(places.STEPS)
+    assert found.count(places.EVICTIONS) == 20
 
 
 @given(traces(), limits())

@@ -68,7 +68,9 @@ class Digest:
         """Return percentiles of at least one value, between neighbours as NumPy's do."""
         place = np.asarray(percents) / 100 * (self.count - 1)
         low, high = self._at(np.stack([np.floor(place), np.ceil(place)]).astype(np.int64))
-        return np.asarray(low + (high - low) * (place - np.floor(place)), np.float64)
+        part, between = place - np.floor(place), high - low
+        # from the nearer of the two, to be rounded as NumPy's are
+        return np.asarray(np.where(part < 0.5, low + between * part, high - between * (1 - part)))
 
     def _at(self, place: NDArray[np.int64]) -> Values:
         """Return the values at these places of the sorted values."""

@@ -127,7 +127,7 @@ class _Run:
         self._seconds = 0.0
         self._rule = None if eviction is None else eviction.rule(prompt + output, settings.block_size)
         self._groups = memory.groups
-        simple = self._rule is None and self._groups is None and not memory.by_block
+        simple = self._groups is None and not memory.by_block and _grows(self._rule)
         self._ring = _ring(output) if aggregate and simple else _NO_RING
         _compile(self._rule is not None, memory.by_block, self._groups is not None)
 
@@ -210,6 +210,11 @@ def _limits(settings: SchedulerSettings) -> kernel.Limits:
         reserve_full_input=int(settings.reserve_full_input),
         chunked_prefill=int(settings.chunked_prefill),
     )
+
+
+def _grows(rule: kernel.Rule | None) -> bool:
+    """Whether every decode fills a new slot: nothing is evicted while decoding, no slot used again."""
+    return rule is None or (rule.budget == 0 and rule.mode != places.REUSE)
 
 
 def _ring(longest: int) -> NDArray[np.int32]:

@@ -3,8 +3,9 @@
 Every decode computes one token a step, so all that a step needs of them is how many there are, how many
 tokens they know in all, and how many open a new block now: those whose tokens modulo the block size have come
 round. Finishes lie in a ring by the step that brings them. At most one request is in the middle of its
-prefill, the last one admitted. A step costs some nanoseconds, however many requests run; its times are those
-of the exact path bit by bit.
+prefill, the last one admitted. What the end of a prefill evicts only moves a request's tokens to lower slots,
+so that its decodes are counted by slots. A step costs some nanoseconds, however many requests run; its times
+are those of the exact path bit by bit.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
+from kvreclaim.serving.kernel.evict import evict
 from kvreclaim.serving.kernel.state import (
     ARRIVED,
     BLOCKED,
@@ -43,15 +45,16 @@ from kvreclaim.serving.kernel.steps import (
     sample,
 )
 
-# Places in `sums`: decodes, the tokens that they know, the request in the middle of its prefill or -1, and
-# the step modulo the block size.
-_DECODES, _KNOWN, _PARTIAL, _PHASE = range(4)
+# Places in `sums`: decodes, the slots that their next tokens fill up to, their dead slots, the request in the
+# middle of its prefill or -1, and the step modulo the block size.
+_DECODES, _SLOTS, _DEAD, _PARTIAL, _PHASE = range(5)
 
 
 @njit(cache=True, nogil=True)
-def aggregated(requests, limits, costs, state, ring):
+def aggregated(requests, limits, costs, rule, state, ring):
     """Run until all is done, the caller has to act, or blocks lack, which leaves that step to the exact path.
 
+    `rule` is None or evicts at the end of prefills alone, and not for reuse, under which requests do not grow.
     `ring` is int32, a power of two longer than the longest output, all -1 between calls.
     """
     counts, clock, queue = state.counts, state.clock, state.queue
@@ -61,25 +64,25 @@ def aggregated(requests, limits, costs, state, ring):
     finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
     block_size = limits.block_size
     phases = np.zeros(block_size, np.int64)
-    sums = np.zeros(4, np.int64)
-    _enter(requests, limits, state, ring, phases, sums)
+    sums = np.zeros(5, np.int64)
+    _enter(requests, limits, rule, state, ring, phases, sums)
     while True:
         decodes, partial = sums[_DECODES], sums[_PARTIAL]
         running = decodes + (partial >= 0)
         if next_sample(counts, clock) <= clock[NOW]:
-            filled = sums[_KNOWN] - decodes + (computed[partial] if partial >= 0 else 0)
-            answer = sample(requests, state, running, filled, 0, 0)
+            filled = sums[_SLOTS] - decodes + (computed[partial] if partial >= 0 else 0)
+            answer = sample(requests, state, running, filled, sums[_DEAD], 0)
             if answer != WRITTEN:
-                _leave(limits, state, ring, sums)
+                _leave(limits, rule, state, ring, sums)
                 return answer
         if due(counts, clock, arrival):
             arrive(requests, state, clock[NOW])
         if hungry(counts, arrival):
-            _leave(limits, state, ring, sums)
+            _leave(limits, rule, state, ring, sums)
             return HUNGRY
         if running == 0 and counts[HEAD] == counts[TAIL]:
             if counts[ARRIVED] == arrival.size:
-                _leave(limits, state, ring, sums)
+                _leave(limits, rule, state, ring, sums)
                 return ALL_DONE
             clock[NOW] = max(clock[NOW], arrival[counts[ARRIVED]])
             continue
@@ -87,14 +90,14 @@ def aggregated(requests, limits, costs, state, ring):
         need = phases[sums[_PHASE]]
         budget = limits.max_tokens - decodes
         chunk = more = lone = 0
-        kv_tokens = sums[_KNOWN]
+        kv_tokens = sums[_SLOTS]
         if partial >= 0 and budget > 0:
             chunk = min(known[partial] - computed[partial], budget)
             more = blocks_for(computed[partial] + chunk, block_size) - held[partial]
             kv_tokens += computed[partial] + chunk
             lone = 1 if chunk == 1 and computed[partial] >= prompt[partial] else 0
         if need + more > counts[FREE]:
-            _leave(limits, state, ring, sums)
+            _leave(limits, rule, state, ring, sums)
             return SHORT
         counts[FREE] -= need + more
         budget -= chunk
@@ -124,19 +127,37 @@ def aggregated(requests, limits, costs, state, ring):
             + costs.kv_token * kv_tokens
             + costs.prefill_token * prefill_tokens
         )
+        counts[TOKENS] += limits.max_tokens - budget
+        # prefills that got on: the one in the middle, and those admitted, of which the last may be cut short
+        since_partial = first
+        if chunk > 0:
+            since_partial -= 1
+            held[partial] += more
+            computed[partial] += chunk
+        for place in range(first, counts[HEAD]):
+            computed[queue[place]] = known[queue[place]]
+        if counts[HEAD] > first:
+            computed[queue[counts[HEAD] - 1]] = tokens
+        if rule is not None:
+            copying = 0.0
+            for place in range(since_partial, counts[HEAD]):
+                request = partial if place < first else queue[place]
+                copying += _eviction(requests, limits, costs, rule, state, request)
+            seconds += copying
         clock[NOW] += seconds
         clock[BUSY] += seconds
-        counts[TOKENS] += limits.max_tokens - budget
         # decodes that got their last token
-        sums[_KNOWN] += decodes
+        sums[_SLOTS] += decodes
         slot = counts[STEPS] & (ring.size - 1)
         request = ring[slot]
         while request >= 0:
-            goal = prompt[request] + output[request]
+            slots = _slots(rule, state, request)
+            last = slots + counts[STEPS] - since[request]
             sums[_DECODES] -= 1
-            sums[_KNOWN] -= goal
-            phases[(since[request] + 1 - known[request]) % block_size] -= 1
-            counts[FREE] += blocks_for(goal - 1, block_size)
+            sums[_SLOTS] -= last + 1
+            sums[_DEAD] -= _dead(rule, state, request)
+            phases[(since[request] + 1 - slots) % block_size] -= 1
+            counts[FREE] += blocks_for(last, block_size)
             end(counts, clock, finish, status, request)
             request = link[request]
         ring[slot] = -1
@@ -147,13 +168,9 @@ def aggregated(requests, limits, costs, state, ring):
             sums[_PHASE] = 0
         # prefills that ended
         if chunk > 0:
-            held[partial] += more
-            computed[partial] += chunk
             sums[_PARTIAL] = -1
-        for place in range(first if chunk == 0 else first - 1, counts[HEAD]):
+        for place in range(since_partial, counts[HEAD]):
             request = partial if place < first else queue[place]
-            if place >= first:
-                computed[request] = known[request] if place < counts[HEAD] - 1 else tokens
             if computed[request] < known[request]:
                 sums[_PARTIAL] = request
                 continue
@@ -165,24 +182,51 @@ def aggregated(requests, limits, costs, state, ring):
                 counts[FREE] += held[request]
                 end(counts, clock, finish, status, request)
             else:
-                _decode(counts, prompt, output, known, since, link, block_size, ring, phases, sums, request)
+                _decode(requests, limits, rule, state, ring, phases, sums, request)
 
 
-@njit(inline="always")
-def _decode(counts, prompt, output, known, since, link, block_size, ring, phases, sums, request):
+@njit(cache=True, nogil=True)
+def _eviction(requests, limits, costs, rule, state, request):
+    """Let the end of a prefill evict, where a request goes on after it; return the copies' seconds."""
+    computed = state.computed[request]
+    if computed < state.known[request] or computed + 1 == requests.prompt[request] + requests.output[request]:
+        return 0.0
+    moved = evict(requests, limits, rule, None, 1, state, request, computed, 0)
+    return costs.copy_event + costs.copy_token * moved if moved > 0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _slots(rule, state, request):
+    """Return the slots that a request's next token fills up to."""
+    if rule is not None:
+        return state.known[request] - state.offset[request]
+    return state.known[request]
+
+
+@njit(cache=True, nogil=True)
+def _dead(rule, state, request):
+    if rule is not None:
+        return state.dead[request]
+    return 0
+
+
+@njit(cache=True, nogil=True)
+def _decode(requests, limits, rule, state, ring, phases, sums, request):
     """Add a request to the decodes of the steps to come."""
-    step = counts[STEPS]
-    since[request] = step
+    step, slots = state.counts[STEPS], _slots(rule, state, request)
+    state.since[request] = step
     sums[_DECODES] += 1
-    sums[_KNOWN] += known[request]
-    phases[(step + 1 - known[request]) % block_size] += 1
-    slot = (step + prompt[request] + output[request] - known[request] - 1) & (ring.size - 1)
-    link[request] = ring[slot]
+    sums[_SLOTS] += slots
+    sums[_DEAD] += _dead(rule, state, request)
+    phases[(step + 1 - slots) % limits.block_size] += 1
+    left = requests.prompt[request] + requests.output[request] - state.known[request]
+    slot = (step + left - 1) & (ring.size - 1)
+    state.link[request] = ring[slot]
     ring[slot] = request
 
 
 @njit(cache=True, nogil=True)
-def _enter(requests, limits, state, ring, phases, sums):
+def _enter(requests, limits, rule, state, ring, phases, sums):
     """Sum up the running requests."""
     sums[_PARTIAL] = -1
     sums[_PHASE] = state.counts[STEPS] % limits.block_size
@@ -191,23 +235,11 @@ def _enter(requests, limits, state, ring, phases, sums):
         if state.prefilling[request] == 1:
             sums[_PARTIAL] = request
         else:
-            _decode(
-                state.counts,
-                requests.prompt,
-                requests.output,
-                state.known,
-                state.since,
-                state.link,
-                limits.block_size,
-                ring,
-                phases,
-                sums,
-                request,
-            )
+            _decode(requests, limits, rule, state, ring, phases, sums, request)
 
 
 @njit(cache=True, nogil=True)
-def _leave(limits, state, ring, sums):
+def _leave(limits, rule, state, ring, sums):
     """Bring every running request up to date, in the order of the running queue, and empty the ring."""
     counts = state.counts
     count = 0
@@ -220,7 +252,7 @@ def _leave(limits, state, ring, sums):
         while request >= 0:
             state.known[request] += counts[STEPS] - state.since[request]
             state.computed[request] = state.known[request] - 1
-            state.held[request] = blocks_for(state.computed[request], limits.block_size)
+            state.held[request] = blocks_for(_slots(rule, state, request) - 1, limits.block_size)
             state.running[count] = request
             count += 1
             request = state.link[request]

@@ -28,13 +28,13 @@ def run(requests, limits, costs, rule, blocks, groups, state, ring):
     ring
         For the aggregated path, see there; empty: the exact path alone.
     """
-    if rule is not None or blocks is not None or groups is not None:
+    if blocks is not None or groups is not None:
         return exact(requests, limits, costs, rule, blocks, groups, state, False)
     if ring.size == 0 or limits.max_seqs > limits.max_tokens:
-        return exact(requests, limits, costs, None, None, None, state, False)
+        return exact(requests, limits, costs, rule, None, None, state, False)
     while True:
-        answer = aggregated(requests, limits, costs, state, ring)
+        answer = aggregated(requests, limits, costs, rule, state, ring)
         if answer == SHORT:
-            answer = exact(requests, limits, costs, None, None, None, state, True)
+            answer = exact(requests, limits, costs, rule, None, None, state, True)
         if answer != AMPLE:
             return answer
