@@ -94,6 +94,14 @@ def test_shared_blocks_are_neither_evicted_nor_counted_as_freed(case, kept):
     agrees(*case, rule, Eviction("pack", lambda length: np.minimum(length, kept)))
 
 
+def test_blocks_whose_other_reader_ends_in_the_same_step_are_evicted():
+    prefixes = Prefixes(16, np.array([0, 1, 3]), np.array([0, 0, 1], np.int32))
+    trace = Trace(np.zeros(2), np.array([16, 17]), np.array([1, 2]), prefixes=prefixes)
+    setting = SchedulerSettings(6, 16, max_num_seqs=2, max_num_batched_tokens=17)
+    rule = AtPrefillEnd(lambda progress: min(1, progress.slots))
+    agrees(trace, setting, rule, Eviction("pack", lambda length: np.minimum(length, 1)))
+
+
 @given(traces(), limits())
 def test_without_equal_hashes_nothing_is_shared(trace, setting):
     counts = -(-trace.prompt // setting.block_size)

@@ -54,7 +54,7 @@ _DECODES, _SLOTS, _DEAD, _PARTIAL, _PHASE = range(5)
 def aggregated(requests, limits, costs, rule, state, ring):
     """Run until all is done, the caller has to act, or blocks lack, which leaves that step to the exact path.
 
-    `rule` is None or evicts at the end of prefills alone, and not for reuse, under which requests do not grow.
+    `rule` is None or evicts at the end of prefills alone, and not for reuse, where requests do not grow.
     `ring` is int32, a power of two longer than the longest output, all -1 between calls.
     """
     counts, clock, queue = state.counts, state.clock, state.queue

@@ -194,22 +194,26 @@ def exact(requests, limits, costs, rule, blocks, groups, state, may_leave):
         )
         counts[STEPS] += 1
         counts[TOKENS] += limits.max_tokens - budget
+        # tokens computed; who has all gives its blocks back first: what it shared, others may evict
+        for place in range(count):
+            request = running[place]
+            computed[request] += tokens[place]
+            if computed[request] + 1 == prompt[request] + output[request]:
+                counts[FREE] += _let_go(groups, blocks, full, state, request)
         if rule is not None:
             seconds += _evictions(requests, limits, costs, rule, blocks, full, state)
         clock[NOW] += seconds
         clock[BUSY] += seconds
-        # tokens computed, and requests that have all of theirs
+        # first and last tokens
         stay = 0
         for place in range(count):
             request = running[place]
-            computed[request] += tokens[place]
             if computed[request] == known[request]:
                 known[request] += 1
                 prefilling[request] = 0
                 if first_token[request] != first_token[request]:
                     first_token[request] = clock[NOW]
                 if known[request] == prompt[request] + output[request]:
-                    counts[FREE] += _let_go(groups, blocks, full, state, request)
                     end(counts, clock, finish, status, request)
                     continue
             running[stay] = request
@@ -258,7 +262,7 @@ def _evictions(requests, limits, costs, rule, blocks, full, state):
     seconds = 0.0
     for place in range(state.counts[RUNNING]):
         request = running[place]
-        computed = state.computed[request] + tokens[place]
+        computed = state.computed[request]
         if computed < known[request] or computed + 1 == prompt[request] + output[request]:
             continue
         budget = rule.budget + rule.buffer + (prompt[request] if rule.protect_prompt == 1 else 0)
