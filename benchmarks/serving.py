@@ -18,6 +18,7 @@ from benchmarks.table import Row
 from benchmarks.timing import PAIRS, estimate, in_turn
 from kvreclaim.results import ResultsFolder
 from kvreclaim.scheduling import SchedulerSettings
+from kvreclaim.serving.giveback import closed_form
 from kvreclaim.serving.kernel import state as places
 from kvreclaim.serving.outcome import Simulation
 from kvreclaim.serving.simulate import simulate
@@ -82,13 +83,17 @@ def _speed(trace: Trace, rounds: int) -> Iterator[Row]:
     def tight() -> Simulation:
         return simulate(trace, SchedulerSettings(TIGHT, 16), STEP)
 
-    ample, scarce = roomy(), tight()
+    def packed() -> Simulation:
+        return simulate(trace, SchedulerSettings(ROOMY, 16), STEP, closed_form("per-head", 0.5, "pack"))
+
+    ample, scarce, halved = roomy(), tight(), packed()
     assert not ample.pool_binding
     assert scarce.count(places.PREEMPTIONS) > 0
-    seconds = in_turn([roomy, tight], rounds)
+    seconds = in_turn([roomy, tight, packed], rounds)
     for name, done, taken, target in (
         ("no preemption", ample, seconds[0], 20),
         ("with preemption", scarce, seconds[1], 3),
+        ("no preemption, half packed after each prefill", halved, seconds[2], None),
     ):
         steps = done.count(places.STEPS)
         what = f"{name}, {trace.requests:,} requests, {steps:,} steps: million steps a second"

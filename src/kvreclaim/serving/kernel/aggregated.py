@@ -60,7 +60,7 @@ def aggregated(requests, limits, costs, rule, state, ring):
     counts, clock, queue = state.counts, state.clock, state.queue
     arrival, prompt, output = requests.arrival, requests.prompt, requests.output
     known, computed, held, prefilling = state.known, state.computed, state.held, state.prefilling
-    since, link = state.since, state.link
+    since, link, offset, dead = state.since, state.link, state.offset, state.dead
     finish, status, scheduled, first_token = state.finish, state.status, state.scheduled, state.first_token
     block_size = limits.block_size
     phases = np.zeros(block_size, np.int64)
@@ -151,11 +151,11 @@ def aggregated(requests, limits, costs, rule, state, ring):
         slot = counts[STEPS] & (ring.size - 1)
         request = ring[slot]
         while request >= 0:
-            slots = _slots(rule, state, request)
+            slots = _slots(rule, known, offset, request)
             last = slots + counts[STEPS] - since[request]
             sums[_DECODES] -= 1
             sums[_SLOTS] -= last + 1
-            sums[_DEAD] -= _dead(rule, state, request)
+            sums[_DEAD] -= _dead(rule, dead, request)
             phases[(since[request] + 1 - slots) % block_size] -= 1
             counts[FREE] += blocks_for(last, block_size)
             end(counts, clock, finish, status, request)
@@ -182,7 +182,22 @@ def aggregated(requests, limits, costs, rule, state, ring):
                 counts[FREE] += held[request]
                 end(counts, clock, finish, status, request)
             else:
-                _decode(requests, limits, rule, state, ring, phases, sums, request)
+                step = counts[STEPS]
+                _decode(
+                    requests,
+                    block_size,
+                    rule,
+                    step,
+                    known,
+                    offset,
+                    dead,
+                    since,
+                    link,
+                    ring,
+                    phases,
+                    sums,
+                    request,
+                )
 
 
 @njit(cache=True, nogil=True)
@@ -195,33 +210,35 @@ def _eviction(requests, limits, costs, rule, state, request):
     return costs.copy_event + costs.copy_token * moved if moved > 0 else 0.0
 
 
-@njit(cache=True, nogil=True)
-def _slots(rule, state, request):
+@njit(inline="always")
+def _slots(rule, known, offset, request):
     """Return the slots that a request's next token fills up to."""
+    slots = known[request]
     if rule is not None:
-        return state.known[request] - state.offset[request]
-    return state.known[request]
+        slots -= offset[request]
+    return slots
 
 
-@njit(cache=True, nogil=True)
-def _dead(rule, state, request):
+@njit(inline="always")
+def _dead(rule, dead, request):
+    slots = 0
     if rule is not None:
-        return state.dead[request]
-    return 0
+        slots = dead[request]
+    return slots
 
 
-@njit(cache=True, nogil=True)
-def _decode(requests, limits, rule, state, ring, phases, sums, request):
+@njit(inline="always")
+def _decode(requests, block_size, rule, step, known, offset, dead, since, link, ring, phases, sums, request):
     """Add a request to the decodes of the steps to come."""
-    step, slots = state.counts[STEPS], _slots(rule, state, request)
-    state.since[request] = step
+    slots = _slots(rule, known, offset, request)
+    since[request] = step
     sums[_DECODES] += 1
     sums[_SLOTS] += slots
-    sums[_DEAD] += _dead(rule, state, request)
-    phases[(step + 1 - slots) % limits.block_size] += 1
-    left = requests.prompt[request] + requests.output[request] - state.known[request]
+    sums[_DEAD] += _dead(rule, dead, request)
+    phases[(step + 1 - slots) % block_size] += 1
+    left = requests.prompt[request] + requests.output[request] - known[request]
     slot = (step + left - 1) & (ring.size - 1)
-    state.link[request] = ring[slot]
+    link[request] = ring[slot]
     ring[slot] = request
 
 
@@ -235,7 +252,21 @@ def _enter(requests, limits, rule, state, ring, phases, sums):
         if state.prefilling[request] == 1:
             sums[_PARTIAL] = request
         else:
-            _decode(requests, limits, rule, state, ring, phases, sums, request)
+            _decode(
+                requests,
+                limits.block_size,
+                rule,
+                state.counts[STEPS],
+                state.known,
+                state.offset,
+                state.dead,
+                state.since,
+                state.link,
+                ring,
+                phases,
+                sums,
+                request,
+            )
 
 
 @njit(cache=True, nogil=True)
@@ -252,7 +283,8 @@ def _leave(limits, rule, state, ring, sums):
         while request >= 0:
             state.known[request] += counts[STEPS] - state.since[request]
             state.computed[request] = state.known[request] - 1
-            state.held[request] = blocks_for(_slots(rule, state, request) - 1, limits.block_size)
+            slots = _slots(rule, state.known, state.offset, request)
+            state.held[request] = blocks_for(slots - 1, limits.block_size)
             state.running[count] = request
             count += 1
             request = state.link[request]
