@@ -105,8 +105,12 @@ def test_plan_compares_methods_and_modes(tmp_path):
         "traffic-memory",
         "traffic-waiting",
     ]
-    (key,) = section.key_numbers
-    assert float(key.value) == pytest.approx(full["requests_per_second_per_gpu"], rel=0.01)
+    own, method, narrow = (float(key.value) for key in section.key_numbers)
+    rate = "requests_per_second_per_gpu"
+    assert own == pytest.approx(full[rate], rel=0.01)
+    assert method == pytest.approx(max(row[rate] for row in rows if row["mode"]), rel=0.01)
+    assert narrow == pytest.approx(named["int8", None][rate], rel=0.01)
+    assert {**named["int8", None], "name": "fp8"} == named["fp8", None]
     prose = " ".join(section.prose)
     assert "llama-3.1-8b on rtx-4090. A step's time: a roofline" in prose
     assert "coincide: full cache; streaming-llm, mask; per-head, mask; per-head, free" in prose

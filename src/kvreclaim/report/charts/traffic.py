@@ -13,9 +13,9 @@ from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 
 
-def over_time(table: pl.DataFrame, what: str, width: Width, theme: Theme) -> alt.LayerChart:
-    """Draw one quantity over the seconds of the trace, a line a scenario."""
-    x, y = Axis("Seconds since the first arrival"), Axis(what)
+def over_time(table: pl.DataFrame, what: str, most: float, width: Width, theme: Theme) -> alt.LayerChart:
+    """Draw one quantity, of at most so much, over the seconds of the trace, a line a scenario."""
+    x, y = Axis("Seconds since the first arrival"), Axis(what, domain=(0, most))
     return lines(drawn(table, "curve"), x, y, width, theme, x_name="Seconds", y_name=what)
 
 

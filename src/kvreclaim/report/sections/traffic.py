@@ -120,7 +120,7 @@ def _over_time(folder: Folder, modes: tuple[str, ...]) -> Figure:
 def _memory(folder: Folder, modes: tuple[str, ...]) -> Iterator[Figure]:
     """Yield what is held and what of it is dead, where the time line has that."""
     table = folder.table("timeline.csv")
-    shown = {what: words for what, words in _MEMORY.items() if (table[what].max() or 0) > 0}  # type: ignore[operator]  # polars types a maximum loosely
+    shown = {what: words for what, words in _MEMORY.items() if _most(table, what) > 0}
     if not shown:
         return
     yield Figure(
@@ -140,13 +140,18 @@ def _memory(folder: Folder, modes: tuple[str, ...]) -> Iterator[Figure]:
 def _over_time_drawings(
     table: pl.DataFrame, modes: tuple[str, ...], quantities: Mapping[str, str]
 ) -> dict[tuple[str, ...], Drawing]:
-    """Return a drawing of each quantity over time, in each mode."""
+    """Return a drawing of each quantity over time, in each mode; a quantity has one scale in all modes."""
     drawings: dict[tuple[str, ...], Drawing] = {}
     for what, words in quantities.items():
+        most = _most(table, what) or 1.0
         for key, mode in _keys(what, modes).items():
             rows = _tidy(_thin(_of_mode(table, mode)).drop_nulls(what), "time", what)
-            drawings[key] = partial(charts.over_time, rows, words)
+            drawings[key] = partial(charts.over_time, rows, words, most)
     return drawings
+
+
+def _most(table: pl.DataFrame, what: str) -> float:
+    return max(table[what].drop_nulls().to_list(), default=0.0)
 
 
 def _percentiles(folder: Folder, modes: tuple[str, ...]) -> Figure:

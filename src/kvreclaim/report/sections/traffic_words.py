@@ -59,18 +59,9 @@ def findings(summary: pl.DataFrame) -> tuple[str, ...]:
 
 def key_numbers(folder: Folder, summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
     """Return the capacity of a plan, or the peak of a simulation."""
-    first = summary.row(0, named=True)
     if folder.command == "plan":
-        full = folder.table("capacity.csv").row(0, named=True)
-        none = {"any load": "any", "no load": "none"}.get(full["outcome"])
-        rate = number_or_none(full["requests_per_second_per_gpu"]) if none is None else none
-        return (
-            KeyNumber(
-                rate,
-                f"requests a second and GPU meet the target, with the {full['name']}",
-                f"simulated, {full['requests']:,} requests",
-            ),
-        )
+        return tuple(_capacities(folder.table("capacity.csv")))
+    first = summary.row(0, named=True)
     return (
         KeyNumber(
             f"{first['peak_running']:,} of {first['requests']:,}",
@@ -78,6 +69,22 @@ def key_numbers(folder: Folder, summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
             f"simulated, {first['iterations']:,} steps",
         ),
     )
+
+
+def _capacities(table: pl.DataFrame) -> Iterator[KeyNumber]:
+    """Yield the load of the full cache, then the highest of a method and of an 8-bit cache, where found."""
+    full = table.row(0, named=True)
+    none = {"any load": "any", "no load": "none"}.get(full["outcome"])
+    evidence = f"simulated, {full['requests']:,} requests"
+    rate = number_or_none(full["requests_per_second_per_gpu"]) if none is None else none
+    yield KeyNumber(rate, f"requests a second and GPU meet the target, with the {full['name']}", evidence)
+    others = table.slice(1).drop_nulls("requests_per_second_per_gpu")
+    for kind in (pl.col("mode").is_not_null(), pl.col("mode").is_null()):
+        best = others.filter(kind).sort("requests_per_second_per_gpu", descending=True, maintain_order=True)
+        for row in best.head(1).iter_rows(named=True):
+            method = f"at most, with a method: {row['name']}, {row['mode']}"
+            label = "with an 8-bit cache, in the same bytes" if row["mode"] is None else method
+            yield KeyNumber(number(row["requests_per_second_per_gpu"]), label, evidence)
 
 
 def number_or_none(value: float | None) -> str:
