@@ -18,4 +18,4 @@ def said_if_compiling() -> Iterator[None]:
 
 
 def _say() -> None:
-    typer.echo("kvreclaim: compiling the simulator, once for this version (10 to 20 s)", err=True)
+    typer.echo("kvreclaim: compiling the simulator, once for this version (15 to 30 s)", err=True)
