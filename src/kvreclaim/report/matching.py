@@ -30,8 +30,9 @@ def check_matched(folder: Path, matched: pl.DataFrame, prompts: pl.DataFrame) ->
         part = of_policy.get(row["policy"])
         if part is None:
             continue
-        wanted = {column: part[column].median() for column in known}
-        wanted |= {column: part.filter(reached=kind).height for column, kind in COUNTS.items()}
+        medians = part.select(pl.col(known).median()).row(0, named=True)
+        counts = {column: part.filter(reached=kind).height for column, kind in COUNTS.items()}
+        wanted: dict[str, float | None] = {**medians, **counts}
         for column, value in wanted.items():
             if not agree(row[column], value):
                 raise InputError(
