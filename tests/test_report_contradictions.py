@@ -105,7 +105,7 @@ def edited(file: Path, column: str) -> list[tuple[int, str]]:
             for place, row in enumerate(csv.DictReader(lines), 1)
             if row[column] and counts(file.name, column, row)
         ]
-    return [(place, value) for place, old in (found[0], found[-1]) for value in other(old)]
+    return [(place, value) for place, old in (found[0], found[-1]) for value in other(old, column)]
 
 
 def counts(table: str, column: str, row: dict[str, str]) -> bool:
@@ -121,12 +121,12 @@ def counts(table: str, column: str, row: dict[str, str]) -> bool:
     return True
 
 
-def other(value: str) -> list[str]:
+def other(value: str, column: str) -> list[str]:
     """Return other values of the same kind."""
     if value in ("True", "False"):
         return [str(value == "False")]
     if value.lstrip("-").isdigit():
-        step = 1 if int(value) < 10_000 else max(1 << 20, int(value) // 10)  # bytes are shown in MiB
+        step = 1 << 20 if column == "moved_bytes" else 1  # shown in MiB
         return [str(changed) for changed in (int(value) + step, int(value) - step) if changed >= 0]
     try:
         return [repr(float(value) * 1.5 + 0.01), repr(float(value) * 0.5 - 0.001)]
