@@ -67,7 +67,7 @@ def write_advice(folder: Path) -> Path:
             {"name": "fp8", "difference": -0.7, "low": None, "high": None, "told_apart": True},
         ],
     }
-    _write(folder / "advice.json", {"rows": [], "choice": choice})
+    _write(folder / "advice.json", {"rows": rows().to_dicts(), "choice": choice})
     parameters = {
         "model": "smollm2-135m",
         "ratio": 0.5,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kvreclaim.results import ResultsFolder
 from kvreclaim.runtimes.matched import MatchedBudget, write_budgets
@@ -23,6 +24,7 @@ def observation(options: Options, *, runtime: str = "vllm", wrong: bool = False)
     seen: dict[str, int | None] = dict(told.summary())
     if wrong:
         seen["free_blocks_end"] = 9
+    unequal = ("free_blocks_end", "free_blocks_by_step") if wrong else ()
     if not known:
         seen |= dict.fromkeys(("blocks_freed", "preemptions", "free_blocks_end"))
     return Observation(
@@ -33,20 +35,43 @@ def observation(options: Options, *, runtime: str = "vllm", wrong: bool = False)
         buffer=options.buffer,
         observed=seen,
         predicted=told.summary() if known else None,
-        unequal=(("free_blocks_end",) if wrong else ()) if known else None,
+        unequal=unequal if known else None,
         moved_bytes=(3 << 20 if options.mode == "pack" and options.evicts else 0) if known else None,
         seconds=1.5,
-        steps=tuple(_steps(told, known)),
+        steps=tuple(_steps(told, known, wrong)),
+        evictions=tuple(_evictions(told, options)) if known else (),
     )
 
 
-def _steps(told: Prediction, known: bool) -> list[dict[str, int]]:
+def _evictions(told: Prediction, options: Options) -> list[dict[str, Any]]:
+    return [
+        {
+            "step": step,
+            "request": place,
+            "event": 0,
+            "policy": name_of(options),
+            "mode": options.mode,
+            "budget": options.budget,
+            "tokens": event.slots,
+            "held": event.slots_left,
+            "blocks_freed": event.blocks_freed,
+            "moved_bytes": 1 << 20 if options.mode == "pack" else 0,
+            "predicted_tokens": event.slots,
+            "predicted_held": event.slots_left,
+            "predicted_blocks_freed": event.blocks_freed,
+        }
+        for (step, place), event in told.evictions.items()
+    ]
+
+
+def _steps(told: Prediction, known: bool, wrong: bool) -> list[dict[str, int]]:
     rows = []
     for step in told.steps:
         row = {"free_blocks": step.free_blocks, "scheduled": len(step.scheduled)}
         row |= {"running": step.running_after, "waiting": step.waiting_after, "preemptions": 0}
         beside = {f"predicted_{name}": value for name, value in row.items()} if known else {}
         rows.append({"step": step.number + 1, **row, **beside})
+    rows[-1]["free_blocks"] -= wrong
     return rows
 
 
@@ -66,7 +91,7 @@ def write_observed(folder: Path, runtime: str = "vllm", wrong: bool = False) -> 
     return folder
 
 
-def write_matched(folder: Path) -> Path:
+def write_matched(folder: Path, wrong: bool = False) -> Path:
     """Write a folder as ``kvreclaim observe --matched`` does: one packed, one freed, one that keeps all."""
     chosen = [
         MatchedBudget(Options("h2o", budget=40), 0.72, 0.02, 0),
@@ -77,7 +102,11 @@ def write_matched(folder: Path) -> Path:
     runs = [observation(Options("none"))]
     runs += [
         replace(
-            observation(one.options), ratio=one.ratio, target_kl=one.target_kl, outside=one.outside, kl=kl
+            observation(one.options, wrong=wrong and one.options.mode == "free"),
+            ratio=one.ratio,
+            target_kl=one.target_kl,
+            outside=one.outside,
+            kl=kl,
         )
         for one in chosen[:2]
     ]

@@ -247,6 +247,8 @@ def write_audit(folder: Path, policies: tuple[str, ...] = ("streaming-llm", "sna
 
 
 def _ledger(file: str, policy: str, tables: str, reclaim: float) -> dict[str, Any]:
+    blocks = 64 * {"shared": 1, "per_layer": 30, "per_head": 90}[tables]
+    free = round(blocks * reclaim)
     return {
         "file": file,
         "policy": policy,
@@ -257,11 +259,11 @@ def _ledger(file: str, policy: str, tables: str, reclaim: float) -> dict[str, An
         "tokens": 1024,
         "block_size": 16,
         "block_tables": tables,
-        "blocks": 64,
-        "free_blocks": int(64 * reclaim),
+        "blocks": blocks,
+        "free_blocks": free,
         "logical_saving": 0.5,
-        "physical_reclaim": reclaim,
-        "reclaim_efficiency": 2 * reclaim,
+        "physical_reclaim": free / blocks,
+        "reclaim_efficiency": 2 * free / blocks,
         "fragmentation": 0.4,
         "stranded": 0.45,
         "live_union": 0.9,

@@ -41,7 +41,7 @@ ROOMS = {
     "runtimes": {*CORE, "scores", "policies"},
     "serving": {*CORE, "scores", "policies"},
     "advise": {*CORE, "scores", "policies", "capture"},
-    "report": {"errors", "version", "validate", "results", "layout"},
+    "report": {"errors", "version", "validate", "results", "layout", "statistics"},
     "cli": {*CORE, "scores", "policies", "study", "capture", "runtimes", "serving", "advise", "report"},
     "__main__": {"cli"},
 }

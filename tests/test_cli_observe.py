@@ -150,7 +150,11 @@ def test_budgets_of_matched_quality_are_run_and_written(asked, tmp_path):
         ("knorm", "pack", "140", "3"),
     ]
     assert json.loads(Path("observed/run.json").read_text())["parameters"]["at_matched_quality"] is True
-    refused(call("observe", *SMALL, "--matched", folder, "--mode", "pack"), "leave out --policy, --mode")
+    for option in (("--mode", "pack"), ("--policy", "snapkv"), ("--budget", 128), ("--buffer", 32)):
+        refused(
+            call("observe", *SMALL, "--matched", folder, *option),
+            "leave out --policy, --mode, --budget and --buffer",
+        )
 
 
 def test_openvino_is_asked_in_its_own_words(monkeypatch):
@@ -205,6 +209,16 @@ def test_what_openvino_does_not_do_is_refused(options, words):
         (("--requests", 0), ("requests is 0",)),
         (("--prompt-tokens", 400), ("408 tokens needs 13 blocks", "the pool has 10")),
         (("--out", ""), ("no name", "--out")),
+        (("--policy", "wi\nsh"), ("policy 'wi\\nsh' is not the plugin's",)),
+        (("--policy", "snapkv:si\nnks=8"), ("snapkv:si\\nnks=8: snapkv has no parameter si\\nnks",)),
+        (("--policy", "snapkv:to\nva"), ("snapkv:to\\nva: snapkv takes no other's",)),
+        (("--mode", "wi\nsh"), ("mode is 'wi\\nsh'",)),
+        (("--runtime", "wi\nsh"), ("runtime 'wi\\nsh'",)),
+        (("--matched", "wi\nsh"), ("wi\\nsh holds no matched quality",)),
+        (
+            ("--policy", "triattention:recent=8", "--centres", "wi\nsh"),
+            ("centres is 'wi\\nsh': pass a path",),
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_starts(asked, options, words):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import observed_tables
@@ -52,13 +53,10 @@ def test_the_words_and_the_table_come_from_the_runs(tmp_path: Path) -> None:
 
 
 def test_a_run_that_did_not_go_as_predicted_is_marked(tmp_path: Path) -> None:
-    folder = observed_tables.write_matched(tmp_path)
-    runs = pl.read_csv(folder / "runs.csv")
-    wrong = pl.when(pl.col("run") == 2).then(pl.lit("free_blocks_end")).otherwise("unequal")
-    runs.with_columns(unequal=wrong).write_csv(folder / "runs.csv")
+    folder = observed_tables.write_matched(tmp_path, wrong=True)
     (table,) = built(folder)[0].items
     assert isinstance(table, Table)
-    assert table.rows[2][-1] == "✗ not free blocks end"
+    assert table.rows[2][-1] == "✗ not free blocks end free blocks by step"
     assert table.tones[2] == "bad"
 
 
@@ -71,7 +69,11 @@ def test_without_its_budgets_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_is_missing_is_not_one_that_keeps_all(tmp_path: Path) -> None:
     folder = observed_tables.write_matched(tmp_path)
-    other = pl.when(pl.col("run") == 1).then(41).otherwise("budget")
-    pl.read_csv(folder / "runs.csv").with_columns(budget=other).write_csv(folder / "runs.csv")
+    for name in ("runs", "steps", "evictions"):
+        pl.read_csv(folder / f"{name}.csv").filter(pl.col("run") != 1).write_csv(folder / f"{name}.csv")
+    with pytest.raises(InputError, match=r"runs\.csv has \d+ rows, and \d+ were written"):
+        built(folder)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**run, "rows": {}}))
     with pytest.raises(InputError, match="has no run of H2O, packed"):
         built(folder)

@@ -63,7 +63,7 @@ def test_a_wrong_prediction_is_said(tmp_path: Path) -> None:
     section = built(observed_tables.write_observed(tmp_path, wrong=True))
     assert "Not as predicted: StreamingLLM, 40 kept, masked only." in " ".join(section.prose)
     assert "equal, not close" not in " ".join(section.prose)
-    assert table_of(section).rows[2][-1] == "✗ not free blocks end"
+    assert table_of(section).rows[2][-1] == "✗ not free blocks end free blocks by step"
     assert table_of(section).tones == ("good", "good", "bad")
 
 

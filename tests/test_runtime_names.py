@@ -68,8 +68,18 @@ def test_the_full_cache_has_a_name_too():
         ("block-joint:snapkv:tova", "block-joint takes one scorer of "),
         ("block-joint:block_size=32:tova", "block-joint has no parameter block_size"),
         ("block-joint:tova:", "is no press"),
+        (
+            "token-joint:tokens=max",
+            "token-joint has no parameter tokens in the plugin: it takes heads, sinks",
+        ),
+        ("wi\nsh", r"policy 'wi\\nsh' is not the plugin's"),
+        ("snapkv:a\nb=1", r"snapkv has no parameter a\\nb in the plugin"),
+        ("snapkv:a\nb=1:a\nb=2", r"gives a\\nb twice"),
+        ("snapkv:to\nva", r"^snapkv:to\\nva: snapkv takes no other's scores: leave out to\\nva$"),
+        ("block-joint:to\u2028va", r"^block-joint:to\\u2028va: block-joint takes one scorer"),
     ],
 )
 def test_what_the_plugin_does_not_have(text, said):
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=said) as refusal:
         options_of(text)
+    assert len(str(refusal.value).splitlines()) == 1

@@ -3,11 +3,12 @@
 import json
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
 from kvreclaim.errors import InputError
-from kvreclaim.runtimes.vllm.options import Options, from_environment, parse, prompt_name
+from kvreclaim.runtimes.vllm.options import POLICIES, Options, from_environment, parse, prompt_name
 
 
 def test_an_option_goes_through_json_and_back():
@@ -90,11 +91,120 @@ def test_what_is_refused(given, says):
     assert "\n" not in str(refusal.value)
 
 
+OWN = {
+    "sinks": (4, 3),
+    "recent": (64, 9),
+    "window": (64, 16),
+    "kernel": (5, 3),
+    "recent_share": (0.5, 0.25),
+    "attention_share": (0.1, 0.5),
+    "alpha": (0.2, 0.5),
+    "beta": (0.25, 1),
+    "copies": (0.025, 0.5),
+    "heads": ("mean", "max"),
+    "tokens": ("mean", "max"),
+    "top": (2, 3),
+    "seed": (0, 1),
+    "scores": ("snapkv", "knorm"),
+}
+"""What belongs to some policies alone: a value that says nothing new, and one that does."""
+LOOKING = {"window", "kernel"}
+JOINT = {"heads", "tokens", "top", "sinks", "recent", "scores", *LOOKING}
+TAKES = {
+    "none": set(),
+    "streaming-llm": {"sinks"},
+    "snapkv": LOOKING,
+    "tova": set(),
+    "h2o": {"recent_share"},
+    "knorm": set(),
+    "rkv": {"attention_share", *LOOKING},
+    "triattention": {"window"},
+    "adakv": {"alpha", *LOOKING},
+    "pyramidkv": {"beta", *LOOKING},
+    "random": {"seed"},
+    "keep-mask": set(),
+    "block-wise": {"scores", *LOOKING},
+    "block-joint": JOINT,
+    "block-swap": {"copies", *JOINT},
+    "blend": {"beta", *JOINT},
+    "token-joint": JOINT - {"tokens", "top"},
+    "paged-eviction": set(),
+}
+"""As docs/vllm.md and the policies' papers have it, with the scores that each takes by default."""
+NEEDED = {
+    "none": {},
+    "keep-mask": {"masks": __file__},
+    "triattention": {"budget": 300, "centres": __file__},
+}
+
+
+def test_every_policy_s_options_are_known():
+    assert set(TAKES) == set(POLICIES)
+    whole = {"budget", "mode", "buffer", "centres", "masks", "records", "record_masks", "policy"}
+    whole |= {"copy_budget", "latency_budget", "copy_cost"}
+    assert {field.name for field in fields(Options)} == whole | set(OWN)
+
+
+@pytest.mark.parametrize("policy", TAKES)
+def test_an_option_that_a_policy_does_not_use_is_refused_by_name_even_at_its_default(policy):
+    given = {"policy": policy, **NEEDED.get(policy, {"budget": 300})}
+    assert parse(json.dumps(given)).policy == policy
+    for name, values in OWN.items():
+        for value in values:
+            if name in TAKES[policy] and name != "scores":
+                taken = {**given, name: 2 if (policy, name) == ("pyramidkv", "beta") else value}
+                assert getattr(parse(json.dumps(taken)), name) == taken[name]
+            elif name not in TAKES[policy]:
+                says = f"does not take {name}: leave it out, it takes policy, |^policy {policy} has scores"
+                with pytest.raises(InputError, match=says) as refusal:
+                    parse(json.dumps({**given, name: value}))
+                assert "\n" not in str(refusal.value)
+                listed = str(refusal.value).partition("it takes ")[2].split(", ")
+                assert name == "scores" or TAKES[policy] <= set(listed)
+        if name not in TAKES[policy]:
+            with pytest.raises(InputError, match=name):
+                Options(**given, **{name: OWN[name][1]})
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"scores": "tova", "window": 8}, "with the scores of tova does not take window: leave it out"),
+        ({"scores": "knorm", "kernel": 5, "window": 8}, "does not take window, kernel: leave them out"),
+        ({"scores": "snapkv", "attention_share": 0.5}, "does not take attention_share"),
+        ({"scores": "triattention", "centres": __file__, "kernel": 5}, "does not take kernel: .*centres"),
+    ],
+)
+def test_scores_that_a_policy_borrows_bring_their_options(given, says):
+    with pytest.raises(InputError, match=says):
+        parse(json.dumps({"policy": "block-joint", "budget": 300, **given}))
+    assert parse('{"policy": "block-joint", "budget": 300, "scores": "rkv", "attention_share": 1}')
+
+
+@pytest.mark.parametrize("given", [{"mode": "pack"}, {"mode": "mask"}, {"record_masks": True}])
+def test_what_keeps_everything_has_no_mode(given):
+    with pytest.raises(InputError, match=r"policy none does not take .*it takes policy, records$"):
+        parse(json.dumps({"policy": "none", **given}))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('{"policy": "knorm", "budget": 9, "budget": 9}', "'budget'"),
+        ('{"policy": "none", "policy": "knorm", "budget": 9}', "'policy'"),
+        ('{"policy": "knorm", "budget": 9, "a\\nb": 1, "a\\nb": 1}', r"'a\\nb'"),
+    ],
+)
+def test_a_name_given_twice_is_refused(text, name):
+    with pytest.raises(InputError, match=f"gives {name} twice: give it once$"):
+        parse(text)
+
+
 def test_scores_bring_their_own_windows():
     joint = Options("block-joint", 128)
     assert (joint.scored_by, joint.looking, joint.smoothing) == ("last-queries", 256, 5)
     assert (Options("rkv", 128).looking, Options("rkv", 128).smoothing) == (8, 7)
-    assert (Options("snapkv", 128, window=32).looking, Options("tova", 128, window=32).looking) == (32, 1)
+    assert (Options("snapkv", 128, window=32).looking, Options("tova", 128).looking) == (32, 1)
     assert Options("random", 128).scored_by is None
 
 

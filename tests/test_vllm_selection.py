@@ -30,13 +30,16 @@ def kept(options, scores, positions, live, event=0):
     return select(options, scores, positions, live, 8, event)
 
 
+LOOKING = {policy: {"window": 4} for policy in ("snapkv", "rkv", "block-wise", "adakv", "pyramidkv")}
+"""What is set of the policies that have a window."""
+
 EQUAL = ["streaming-llm", "snapkv", "tova", "h2o", "knorm", "rkv", "random", "block-wise"]
 
 
 @pytest.mark.parametrize("policy", EQUAL)
 @given(seed=st.integers(0, 50))
 def test_every_head_keeps_its_budget(policy, seed):
-    keep = kept(Options(policy, 12, window=4), *row(seed))
+    keep = kept(Options(policy, 12, **LOOKING.get(policy, {})), *row(seed))
     assert (keep.sum(axis=-1) == 12).all()
 
 
@@ -130,7 +133,7 @@ def test_last_queries_are_averaged_over_their_own_tokens_too():
 @pytest.mark.parametrize("policy", [name for name in EQUAL if name not in ("block-wise", "random")])
 @given(seed=st.integers(0, 50))
 def test_the_place_of_a_token_in_the_row_does_not_matter(policy, seed):
-    options = Options(policy, 12, window=4, kernel=3)
+    options = Options(policy, 12, **({"window": 4, "kernel": 3} if policy in LOOKING else {}))
     scores, positions, live = row(seed, shuffled=True)
     in_order = np.empty_like(scores)
     np.put_along_axis(in_order, positions.astype(int), scores, axis=-1)
@@ -145,7 +148,7 @@ def test_the_place_of_a_token_in_the_row_does_not_matter(policy, seed):
 def test_the_dead_stay_dead(policy, seed):
     scores, positions, live = row(seed)
     live[..., np.random.default_rng(seed).permutation(40)[:15]] = False
-    keep = kept(Options(policy, 12, window=4), scores, positions, live)
+    keep = kept(Options(policy, 12, **LOOKING.get(policy, {})), scores, positions, live)
     assert not (keep & ~live).any()
     assert keep.sum() <= 12 * 6
 

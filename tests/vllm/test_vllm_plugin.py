@@ -14,6 +14,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask, save_keep_masks
 from kvreclaim.runtimes.vllm import versions
 from kvreclaim.runtimes.vllm.options import Options, prompt_name
+from kvreclaim.scores.centres_file import CentresFile
 
 LOOK = """
 from vllm.plugins import load_general_plugins
@@ -108,6 +109,14 @@ def test_masks_of_another_model_are_refused(engine, tmp_path):
         engine.configure(Options("keep-mask", masks=str(file)))
     with pytest.raises(InputError, match="2 layers and 3 KV heads, the model 30 and 3"):
         configured(Options("keep-mask", masks=str(file)))
+
+
+def test_query_centres_of_another_model_are_refused_before_the_engine_is_made(tmp_path):
+    file = tmp_path / "centres.npz"
+    parts = [np.ones(shape, np.float32) for shape in ((2, 9, 64), (2, 9, 32), (32,))]
+    CentresFile(*parts).save(file)
+    with pytest.raises(InputError, match=r"query centres of \(2, 9, 64\), the model \(30, 9, 64\)"):
+        configured(Options("triattention", 200, centres=str(file)))
 
 
 def configured(options, **arguments):

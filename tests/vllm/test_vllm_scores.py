@@ -50,7 +50,8 @@ def expected(reference, prompts):
 @pytest.mark.parametrize("tokens_per_step", [1024, 100], ids=["whole", "chunked"])
 @pytest.mark.parametrize("policy", ["snapkv", "tova", "h2o", "knorm", "rkv", "paged-eviction", "block-joint"])
 def test_scores_are_those_of_the_attention_weights(engine, prompts, expected, policy, tokens_per_step):
-    options = Options(policy, 64, window=8 if policy == "rkv" else 32, recent=1)
+    windows = {"snapkv": {"window": 32}, "rkv": {"window": 8}, "block-joint": {"window": 32, "recent": 1}}
+    options = Options(policy, 64, **windows.get(policy, {}))
     found = scores_in_the_engine(engine, prompts[1], options, tokens_per_step)
     np.testing.assert_allclose(found, expected[policy].numpy(), rtol=2e-3, atol=2e-5)
 

@@ -44,14 +44,17 @@ if FULL:
 
 JOINT = ("block-joint", "block-swap", "blend", "token-joint")
 EQUAL = ("streaming-llm", "snapkv", "tova", "h2o", "knorm", "random", "block-wise")
+LOOKING = {policy: {"window": 32} for policy in ("snapkv", "block-wise", "adakv", "pyramidkv")}
+"""What is set of the policies that have a window."""
+
 WHOLE = [
-    Options(policy, BUDGET, mode, window=32, buffer=buffer)
+    Options(policy, BUDGET, mode, buffer=buffer, **LOOKING.get(policy, {}))
     for policy in (*EQUAL, "adakv", "pyramidkv")
     for mode in ("free", "pack", "mask")
     for buffer in (None, 16)
     if policy != "block-wise" or mode == "pack" or buffer is None
 ]
-WHOLE += [Options(policy, BUDGET, "pack", window=32, copy_budget=400_000) for policy in EQUAL]
+WHOLE += [Options(policy, BUDGET, "pack", copy_budget=400_000, **LOOKING.get(policy, {})) for policy in EQUAL]
 WHOLE += [
     Options(policy, BUDGET, mode, recent=32, scores=scores)
     for policy in JOINT
@@ -62,8 +65,9 @@ WHOLE += [
     Options(policy, BUDGET, mode) for policy in ("paged-eviction", "rkv") for mode in ("free", "pack", "mask")
 ]
 WHOLE += [
-    Options(policy, BUDGET, "compact", window=32, recent=32)
-    for policy in ("streaming-llm", "token-joint", "snapkv", "adakv", "blend")
+    *(Options(policy, BUDGET, "compact", **LOOKING.get(policy, {})) for policy in EQUAL[:2]),
+    Options("adakv", BUDGET, "compact", **LOOKING["adakv"]),
+    *(Options(policy, BUDGET, "compact", window=32, recent=32) for policy in ("token-joint", "blend")),
 ]
 WHOLE += [
     *SMOKE[-3:],

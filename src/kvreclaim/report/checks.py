@@ -11,6 +11,7 @@ from typing import Any
 import polars as pl
 
 from kvreclaim.report.columns import COLUMNS, KEYS, OPTIONAL, Column
+from kvreclaim.report.relations import contradiction
 from kvreclaim.results import utf8
 
 # The columns that may be empty, by table: what is unknown of a mask, or undefined of a row.
@@ -63,7 +64,7 @@ def fault_of(name: str, table: pl.DataFrame) -> str | None:
             found = table[key][row]
             range_ = f", where numbers are {column.range}" if found is not None and column.range else ""
             return f"has {'nothing' if found is None else found} as {key!r} in row {row + 1}{range_}"
-    return _twice(table, KEYS.get(name, ()))
+    return _twice(table, KEYS.get(name, ())) or contradiction(name, table)
 
 
 def _bad(values: pl.Series, column: Column, *, needed: bool) -> pl.Series:

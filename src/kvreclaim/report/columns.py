@@ -38,6 +38,10 @@ NUMBER, AMOUNT = Column(pl.Float64), Column(pl.Float64, 0)
 SHARE, PERCENT = Column(pl.Float64, 0, 1), Column(pl.Float64, 0, 100)
 KL = Column(pl.Float64, -1e-6)  # at least 0 but for rounding
 
+_SCENARIO = ("block_size", "pool_blocks", "requests", "prompt_tokens", "max_tokens")
+_STEP = ("free_blocks", "scheduled", "running", "waiting", "preemptions")
+_EVICTED = ("tokens", "held", "blocks_freed")
+
 # Texts stay texts: ".50" is not a number here.
 COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "results_summary.csv": {
@@ -187,10 +191,12 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "runs.csv": {
         "run": COUNT,
         "runtime": TEXT,
+        "model": TEXT,
         "policy": TEXT,
         "mode": TEXT,
         "budget": SIZE,
         "buffer": SIZE,
+        **dict.fromkeys(_SCENARIO, SIZE),
         "observed_peak_running": COUNT,
         "predicted_peak_running": COUNT,
         "observed_steps": COUNT,
@@ -199,6 +205,8 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
         "predicted_blocks_freed": COUNT,
         "observed_preemptions": COUNT,
         "predicted_preemptions": COUNT,
+        "observed_free_blocks_end": COUNT,
+        "predicted_free_blocks_end": COUNT,
         "unequal": TEXT,
         "moved_bytes": COUNT,
     },
@@ -213,11 +221,9 @@ COLUMNS: Mapping[str, Mapping[str, Column]] = {
     "steps.csv": {
         "run": COUNT,
         "step": SIZE,
-        "free_blocks": COUNT,
-        "scheduled": COUNT,
-        "predicted_free_blocks": COUNT,
-        "predicted_scheduled": COUNT,
+        **{f"{kind}{column}": COUNT for kind in ("", "predicted_") for column in _STEP},
     },
+    "evictions.csv": {"run": COUNT},
     "advice.csv": {
         "candidate": TEXT,
         "policy": TEXT,
@@ -245,6 +251,15 @@ OPTIONAL: Mapping[str, Mapping[str, Column]] = {
         "target_kl": AMOUNT,
         "outside": COUNT,
         **{f"kl_{mask}{end}": KL for mask in ("asked", "effective") for end in ("", "_low", "_high")},
+        **{f"kl_{mask}_count": COUNT for mask in ("asked", "effective")},
+    },
+    "matched_prompts.csv": {"ratio": SHARE, "retained": SHARE},
+    "evictions.csv": {  # of a runtime that shows no evictions there are no columns
+        **dict.fromkeys(("step", "request"), COUNT),
+        **dict.fromkeys(("policy", "mode"), TEXT),
+        "budget": SIZE,
+        **{f"{kind}{column}": COUNT for kind in ("", "predicted_") for column in _EVICTED},
+        "moved_bytes": COUNT,
     },
 }
 

@@ -13,6 +13,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.layout import KVGeometry
 from kvreclaim.report.columns import schema
 from kvreclaim.report.folder import Folder
+from kvreclaim.report.matching import check_matched, check_needles
 
 TABLES = {"shared": "One shared table", "per_layer": "One table per layer", "per_head": "One table per head"}
 REMEDIES = {"zero_copy": "at-eviction", "compaction": "after-compaction", "packing": "by-packing"}
@@ -55,7 +56,7 @@ class Measurements:
         ------
         InputError
             When a table is missing, the first has no rows of a known kind of block table, or is of several
-            models.
+            models; or when tables contradict each other.
         """
         file = folder.path / "measured.csv"
         frame = folder.table(file.name).filter(pl.col("block_tables").is_in(list(TABLES)))
@@ -65,11 +66,14 @@ class Measurements:
             raise InputError(
                 f"{file} is of {frame['model'].n_unique()} models: measure each into its own --out"
             )
-        matched = folder.table("matched.csv").filter(
+        written = folder.table("matched.csv")
+        matched = written.filter(
             pl.col("block_tables").is_in(list(TABLES)) & pl.col("remedy").is_in(list(REMEDIES))
         )
         matched_prompts = folder.table_if_any("matched_prompts.csv")
         needles = folder.table_if_any("needles.csv")
+        check_matched(folder.path, written, matched_prompts)
+        check_needles(folder.path, needles)
         return cls(frame, matched, folder.run.get("parameters", {}), matched_prompts, needles)
 
     @property

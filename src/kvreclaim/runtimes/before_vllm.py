@@ -13,6 +13,8 @@ from kvreclaim.runtimes.vllm.environment import set_environment
 from kvreclaim.runtimes.vllm.options import Options
 from kvreclaim.scores.centres_file import CentresFile
 
+_A_MODEL = "pass a model's folder, or a name of kvreclaim models list"
+
 
 def check(scenario: Scenario, chosen: Sequence[Options]) -> None:
     """Refuse what the engine or the plugin would refuse later, or what is not predicted.
@@ -27,7 +29,7 @@ def check(scenario: Scenario, chosen: Sequence[Options]) -> None:
     Raises
     ------
     InputError
-        If a number can't be, or an option does not fit the scenario.
+        If a number can't be, an option does not fit the scenario, or a file holds no query centres.
     """
     check_block_size(scenario.block_size)
     if scenario.max_num_batched_tokens < scenario.max_num_seqs:
@@ -43,8 +45,8 @@ def check(scenario: Scenario, chosen: Sequence[Options]) -> None:
                 "pass less"
             )
         check_blocks(options, scenario.block_size)
-    for centres in {options.centres for options in chosen if options.centres is not None}:
-        CentresFile.load(centres)
+    for file in _centres_of(chosen):
+        CentresFile.load(file)
 
 
 def check_predicted(chosen: Sequence[Options]) -> None:
@@ -53,6 +55,35 @@ def check_predicted(chosen: Sequence[Options]) -> None:
         raise InputError("what a copy budget leaves is not predicted: leave out copy_budget")
     if any(options.mode == "compact" for options in chosen):
         raise InputError("what mode compact frees step by step is not predicted: pass another mode")
+
+
+def check_centres(scenario: Scenario, chosen: Sequence[Options]) -> None:
+    """Refuse query centres of a model of another shape, by the model's config alone.
+
+    Raises
+    ------
+    InputError
+        If they are such, or the model has no config.
+    """
+    files = _centres_of(chosen)
+    if not files:
+        return
+    set_environment()
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(scenario.path).get_text_config()
+        heads = int(config.num_attention_heads)
+        head_dim = getattr(config, "head_dim", None) or int(config.hidden_size) // heads
+        shape = int(config.num_hidden_layers), heads, int(head_dim)
+    except (ValueError, OSError, AttributeError, TypeError, ArithmeticError) as error:
+        raise InputError(f"{scenario.model} has no config ({reason_of(error)}): {_A_MODEL}") from error
+    for file in files:
+        CentresFile.load_for(file, *shape)
+
+
+def _centres_of(chosen: Sequence[Options]) -> set[str]:
+    return {options.centres for options in chosen if options.centres is not None}
 
 
 def prompts_of(scenario: Scenario) -> tuple[Prompt, ...]:
@@ -69,10 +100,7 @@ def prompts_of(scenario: Scenario) -> tuple[Prompt, ...]:
     try:
         tokenizer = AutoTokenizer.from_pretrained(scenario.path)
     except (ValueError, OSError) as error:
-        raise InputError(
-            f"{scenario.model} has no tokenizer ({reason_of(error)}): pass a model's folder, "
-            "or a name of kvreclaim models list"
-        ) from error
+        raise InputError(f"{scenario.model} has no tokenizer ({reason_of(error)}): {_A_MODEL}") from error
     return scenario.prompts(
         lambda text: tokenizer.encode(text, add_special_tokens=False, verbose=False), start_of(tokenizer)
     )

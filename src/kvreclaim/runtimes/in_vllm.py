@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from kvreclaim.runtimes.before_vllm import check, check_predicted, prompts_of
+from kvreclaim.runtimes.before_vllm import check, check_centres, check_predicted, prompts_of
 from kvreclaim.runtimes.observation import Mask, Observation, Row, Scenario
 from kvreclaim.runtimes.predict import (
     Prediction,
@@ -45,6 +45,7 @@ def observe(
     """
     check(scenario, chosen)
     check_version()
+    check_centres(scenario, chosen)
     ids = [prompt.ids for prompt in prompts_of(scenario)]
     with Engine(
         scenario.path,

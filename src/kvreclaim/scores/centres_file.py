@@ -67,6 +67,16 @@ class CentresFile:
             raise InputError(f"{path}: holds no query centres: make it with kvreclaim calibrate queries")
         return cls(**arrays)
 
+    @classmethod
+    def load_for(cls, path: str | PathLike[str], layers: int, heads: int, head_dim: int) -> CentresFile:
+        """Read the file of a model of so many layers, query heads and dimensions, else InputError."""
+        known, wanted = cls.load(path), (layers, heads, head_dim)
+        if known.centre.shape != wanted:
+            raise InputError(
+                f"{path} has query centres of {known.centre.shape}, the model {wanted}: calibrate it"
+            )
+        return known
+
 
 _KIND = "query-centres"
 _NAMES = ("centre", "spread", "frequencies")

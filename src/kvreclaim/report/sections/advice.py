@@ -6,10 +6,12 @@ from functools import partial
 
 import polars as pl
 
+from kvreclaim.errors import InputError
 from kvreclaim.report.charts import advice as charts
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.measurements import TABLES
+from kvreclaim.report.relations import agree
 from kvreclaim.report.section import BlockMaps, Figure, Item, KeyNumber, Notes, Section, Table
 from kvreclaim.report.wording import counted, number
 
@@ -22,6 +24,7 @@ _LOSSES = {
 def build(folder: Folder) -> Section:
     """Return the section of an advice."""
     table = folder.table("advice.csv")
+    _check(folder, table)
     asked = folder.run["parameters"]
     prompts, matters = int(asked["prompts"]), str(asked["matters"])
     tables = TABLES[str(asked["block_tables"])].lower()
@@ -48,6 +51,35 @@ def build(folder: Folder) -> Section:
         key_numbers=_key_numbers(table, prompts),
         sources=("kvpress", "paged-attention", "snapkv", "streaming-llm"),
     )
+
+
+def _check(folder: Folder, table: pl.DataFrame) -> None:
+    """Refuse candidates that are not those of ``advice.json``, or another recommended than chosen there."""
+    file, rows = folder.path / "advice.csv", folder.advice["rows"]
+    chosen = folder.advice["choice"]["recommended"]
+    if len(rows) != table.height:
+        raise InputError(
+            f"{file} has {table.height} rows, and advice.json {len(rows)}: pass a folder that kvreclaim "
+            "wrote, whole"
+        )
+    for place, (found, said) in enumerate(zip(table.iter_rows(named=True), rows, strict=True), start=1):
+        wanted = {name: said[name] for name in found if name in said}
+        wanted["recommended"] = found["candidate"] == chosen
+        for name, value in wanted.items():
+            if not _same(found[name], value) or not _same(value, said[name]):
+                raise InputError(
+                    f"{file} has {found[name]} as {name!r} in row {place}, and advice.json {said[name]}, "
+                    f"with {chosen} recommended: pass a folder that kvreclaim wrote, whole"
+                )
+    if chosen is not None and not table["recommended"].any():
+        raise InputError(f"{file} has no 'candidate' {chosen}, which advice.json recommends: advise again")
+
+
+def _same(found: object, wanted: object) -> bool:
+    """Tell whether two values are one, texts of nothing and nothing alike."""
+    if isinstance(found, int | float) and isinstance(wanted, int | float):
+        return agree(found, wanted)
+    return (found or None) == (wanted or None)
 
 
 def _figure(table: pl.DataFrame, loss_title: str, counts: int) -> Figure:

@@ -7,6 +7,7 @@ from typing import Any
 from kvreclaim.errors import InputError
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
+from kvreclaim.report.observations import matched_budgets, observed_tables, run_of
 from kvreclaim.report.references import REFERENCES
 from kvreclaim.report.section import KeyNumber, Section, Table
 from kvreclaim.report.sections.observed import AS_PREDICTED, DONE, NAMES, kl_text
@@ -21,15 +22,13 @@ NOTHING = "–"
 
 def build(folder: Folder) -> Section:
     """Return the section of runs whose budgets are those of matched quality."""
-    runs = list(folder.table("runs.csv").iter_rows(named=True))
-    budgets = list(folder.table("budgets.csv").iter_rows(named=True))
+    runs, _ = observed_tables(folder)
+    budgets = matched_budgets(folder, runs)
     asked = folder.run.get("parameters", {})
-    if not runs or runs[0]["policy"] != "none" or not budgets:
-        raise InputError(
-            f"{folder.path} has no run with the full cache, or no budgets: run the command again"
-        )
+    if not budgets:
+        raise InputError(f"{folder.path / 'budgets.csv'} has no rows: run the command again")
     full = runs[0]
-    found = [(budget, _run_of(budget, runs[1:])) for budget in budgets]
+    found = [(budget, run_of(budget, runs[1:])) for budget in budgets]
     for budget, run in found:
         if run is None and budget["budget"] != asked["prompt_tokens"]:  # all is kept: then there is none
             raise InputError(f"{folder.path} has no run of {_name(budget)}: run the command again")
@@ -42,12 +41,6 @@ def build(folder: Folder) -> Section:
         key_numbers=_key_numbers(found, full),
         sources=("study", "paged-attention", "streaming-llm", "snapkv"),
     )
-
-
-def _run_of(budget: Row, runs: list[Row]) -> Row | None:
-    """Return the run with a budget; None where nothing may go, so that there was none."""
-    same = [run for run in runs if all(run[key] == budget[key] for key in ("policy", "mode", "budget"))]
-    return same[0] if same else None
 
 
 def _question(asked: Row, full: Row, budget: Row) -> str:

@@ -7,10 +7,10 @@ from typing import Any
 
 import polars as pl
 
-from kvreclaim.errors import InputError
 from kvreclaim.report.charts import observed as charts
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
+from kvreclaim.report.observations import observed_tables
 from kvreclaim.report.section import Control, Drawing, Figure, Item, KeyNumber, Section, Table
 from kvreclaim.report.sections.parts import Chart
 from kvreclaim.report.wording import listed, mebibytes, number
@@ -34,11 +34,7 @@ Row = dict[str, Any]
 
 def build(folder: Folder) -> Section:
     """Return the section of a scenario that was observed in a real runtime."""
-    runs = list(folder.table("runs.csv").iter_rows(named=True))
-    if not runs or runs[0]["policy"] != "none":
-        raise InputError(f"{folder.path / 'runs.csv'} has no run with the full cache: run the command again")
-    steps = folder.table("steps.csv")
-    _check_steps(folder, runs, steps)
+    runs, steps = observed_tables(folder)
     return Section(
         id="observed",
         title="In a real runtime",
@@ -48,18 +44,6 @@ def build(folder: Folder) -> Section:
         key_numbers=_key_numbers(runs),
         sources=("paged-attention", "streaming-llm", "snapkv"),
     )
-
-
-def _check_steps(folder: Folder, runs: list[Row], steps: pl.DataFrame) -> None:
-    """Refuse steps that are not those of the runs: a row for each that was observed or predicted."""
-    found = dict(steps.group_by("run").len().iter_rows())
-    wanted = {run["run"]: max(run["observed_steps"] or 0, run["predicted_steps"] or 0) for run in runs}
-    for run in wanted.keys() | found.keys():
-        if found.get(run, 0) != wanted.get(run, 0):
-            raise InputError(
-                f"{folder.path / 'steps.csv'} has {found.get(run, 0)} steps of run {run}, and runs.csv "
-                f"{wanted.get(run, 0)}: pass a folder that kvreclaim wrote, whole"
-            )
 
 
 def _scenario(folder: Folder, runs: list[Row]) -> str:

@@ -9,6 +9,7 @@ from kvreclaim.policies.joint import JointPolicy
 from kvreclaim.runtimes.vllm.kinds import JOINT
 from kvreclaim.runtimes.vllm.maskfiles import MaskFile
 from kvreclaim.runtimes.vllm.options import Options
+from kvreclaim.scores.centres_file import CentresFile
 
 KERNEL_BLOCK = 32  # tokens that a kernel of CPU_ATTN takes at once
 
@@ -26,7 +27,7 @@ def check_config(config: Any, options: Options) -> None:
     Raises
     ------
     InputError
-        If the engine has something that is not supported, or the masks are of another model.
+        If the engine has something that is not supported, or masks or query centres are of another model.
     """
     parallel, model = config.parallel_config, config.model_config
     device, block_size = config.device_config.device_type, config.cache_config.block_size
@@ -67,6 +68,9 @@ def check_config(config: Any, options: Options) -> None:
     check_block_size(block_size)
     if options.masks is not None:
         MaskFile(options.masks, model.get_num_layers(parallel), model.get_num_kv_heads(parallel))
+    if options.centres is not None:
+        heads = model.get_num_attention_heads(parallel)
+        CentresFile.load_for(options.centres, model.get_num_layers(parallel), heads, model.get_head_size())
     if options.budget is not None and options.budget >= model.max_model_len:
         raise InputError(
             f"budget {options.budget} is never exceeded by {model.max_model_len} tokens (max_model_len): "

@@ -52,12 +52,7 @@ def set_centres(hooks: list[LayerHook], file: str | None, shape: Shape) -> None:
         for hook in hooks:
             hook.centres = None
         return
-    known = CentresFile.load(file)
-    wanted = (shape.layers, shape.heads, shape.head_dim)
-    if known.centre.shape != wanted:
-        raise InputError(
-            f"{file} has query centres of {known.centre.shape}, the model {wanted}: calibrate it"
-        )
+    known = CentresFile.load_for(file, shape.layers, shape.heads, shape.head_dim)
     for hook, centre, spread in zip(hooks, known.centre, known.spread, strict=True):
         hook.centres = QueryCentres(torch.from_numpy(centre), torch.from_numpy(spread))
         hook.frequencies = torch.from_numpy(known.frequencies)

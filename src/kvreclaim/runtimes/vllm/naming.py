@@ -14,28 +14,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.grammar import NamedPress, parse, written
 from kvreclaim.runtimes.vllm.kinds import CHOOSING, JOINT, OF_POLICY, SCORERS, scored_by
 from kvreclaim.runtimes.vllm.options import Options
-
-_JOINT = ("heads", "tokens", "top", "sinks", "recent")
-_BY_POLICY: Mapping[str, Mapping[str, str]] = {
-    "streaming-llm": {"sinks": "sinks"},
-    "h2o": {"recent_share": "recent_share"},
-    "adakv": {"alpha_safeguard": "alpha"},
-    "pyramidkv": {"beta": "beta"},
-    "random": {"seed": "seed"},
-    **{policy: {name: name for name in _JOINT} for policy in JOINT},
-    "blend": {name: name for name in (*_JOINT, "beta")},
-    "block-swap": {name: name for name in (*_JOINT, "copies")},
-}
-"""Parameters of policies by the name that presses have for them, and the option's name for the same."""
-
-_WINDOW = {"window_size": "window", "kernel_size": "kernel"}
-_BY_SCORER: Mapping[str, Mapping[str, str]] = {
-    "snapkv": _WINDOW,
-    "last-queries": _WINDOW,
-    "rkv": {**_WINDOW, "attention_share": "attention_share"},
-    "triattention": {"recent": "window"},
-}
-"""Parameters of scores, in the same way."""
+from kvreclaim.runtimes.vllm.parameters import of_policy, of_scores
 
 _INNER = {**CHOOSING, "adakv": "snapkv"}
 """Policies whose scores are named after them, and those taken where none are."""
@@ -65,36 +44,28 @@ def options_of(text: str) -> dict[str, Any]:
     head, *rest = parse(text)
     if head.name not in {name.removesuffix("[:SCORES]") for name in NAMES}:
         raise InputError(f"policy {head.name!r} is not the plugin's: pass one of {', '.join(NAMES)}")
-    own = _parameters_of(head.name)
+    own = of_policy(head.name)
     if head.name not in _INNER:
         if rest:
             raise InputError(f"{text}: {head.name} takes no other's scores: leave out {rest[0].name}")
-        return {"policy": head.name, **_given(text, head, {**own, **_of_scores(OF_POLICY.get(head.name))})}
+        return {"policy": head.name, **_given(text, head, {**own, **of_scores(OF_POLICY.get(head.name))})}
     known = SCORERS if head.name in CHOOSING else (_INNER[head.name],)
     if len(rest) > 1 or any(inner.name not in known for inner in rest):
         raise InputError(f"{text}: {head.name} takes one scorer of {', '.join(known)}: pass one of them")
     found = {"policy": head.name, **_given(text, head, own)}
     if rest and head.name in CHOOSING:
         found["scores"] = rest[0].name
-    return found | (_given(text, rest[0], _of_scores(rest[0].name)) if rest else {})
+    return found | (_given(text, rest[0], of_scores(rest[0].name)) if rest else {})
 
 
 def name_of(options: Options) -> str:
     """Return a policy's name: its scores where it takes any, and parameters that are not its own."""
     scores = scored_by(options.policy, options.scores)
-    own, of_scores = _parameters_of(options.policy), _of_scores(scores)
+    own, takes = of_policy(options.policy), of_scores(scores)
     if options.policy not in _INNER or scores is None:
-        return written([NamedPress(options.policy, _changed(options, {**own, **of_scores}))])
-    inner = NamedPress(scores, _changed(options, of_scores))
+        return written([NamedPress(options.policy, _changed(options, {**own, **takes}))])
+    inner = NamedPress(scores, _changed(options, takes))
     return written([NamedPress(options.policy, _changed(options, own)), inner])
-
-
-def _parameters_of(policy: str) -> Mapping[str, str]:
-    return _BY_POLICY.get(policy, {})
-
-
-def _of_scores(scores: str | None) -> Mapping[str, str]:
-    return {} if scores is None else _BY_SCORER.get(scores, {})
 
 
 def _given(text: str, press: NamedPress, takes: Mapping[str, str]) -> dict[str, Any]:

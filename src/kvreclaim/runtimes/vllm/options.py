@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any
 
@@ -21,9 +21,10 @@ from kvreclaim.runtimes.vllm.kinds import (
     Scorer,
     scored_by,
 )
+from kvreclaim.runtimes.vllm.parameters import check_taken
 from kvreclaim.runtimes.vllm.together import check_buffer, check_files, check_mode
 from kvreclaim.runtimes.vllm.values import check_type, one_of
-from kvreclaim.validate import fraction, non_negative_int, positive_int
+from kvreclaim.validate import fraction, non_negative_int, positive_int, shown
 
 VARIABLE = "KVRECLAIM_VLLM"
 """The environment variable that holds the option."""
@@ -141,6 +142,7 @@ class Options:
         check_mode(self)
         check_buffer(self)
         check_files(self)
+        check_taken(self.policy, self.scores, self.changed())
 
     @property
     def evicts(self) -> bool:
@@ -185,9 +187,17 @@ class Options:
             given["copies"] = self.copies
         return policies.get(self.policy, **given)
 
+    def changed(self) -> dict[str, Any]:
+        """Return the policy, and by name all that is not as it is where nothing is said."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
     def as_json(self) -> str:
         """Return the option as JSON text, as the environment variable takes it."""
-        return json.dumps(asdict(self))
+        return json.dumps(self.changed())
 
     def _check_scores(self) -> None:
         if self.scores is not None:
@@ -226,10 +236,13 @@ def parse(text: str) -> Options:
     Raises
     ------
     InputError
-        If it is no JSON object, names something unknown, or a value can't be used.
+        If it is no JSON object, gives a name twice, names something unknown or something that the policy does
+        not take, or a value can't be used.
     """
     try:
-        given = json.loads(text)
+        given = json.loads(text, object_pairs_hook=_each_once)
+    except InputError:
+        raise
     except (ValueError, RecursionError) as error:
         raise InputError(f"{VARIABLE} is not JSON ({error})") from error
     if not isinstance(given, dict):
@@ -244,7 +257,19 @@ def from_mapping(given: Mapping[str, Any]) -> Options:
         raise InputError(f"{VARIABLE} has no {', '.join(map(repr, unknown))}: pass {', '.join(names)}")
     if "policy" not in given:
         raise InputError(f"{VARIABLE} names no policy: pass one of {', '.join(POLICIES)}")
-    return Options(**given)
+    options = Options(**given)
+    check_taken(options.policy, options.scores, [name for name, value in given.items() if value is not None])
+    return options
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the object of its pairs; JSON itself takes the last of equal names."""
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{VARIABLE} gives {shown(twice)} twice: give it once")
+    return given
 
 
 def from_environment() -> Options | None:
