@@ -32,9 +32,9 @@ def copies(table: pl.DataFrame, loss_title: str, log: bool, width: Width, theme:
     width, theme
         As in `plot`.
     """
-    table = with_frontier(table).sort("frontier", "mean", descending=[True, False], maintain_order=True)
+    table = with_frontier(table).sort("frontier", "x", "mean", descending=[True, False, False])
     most = float(table["x"].max() or 1.0)  # type: ignore[arg-type]  # polars types it loosely
-    x = Axis("Copied for the blocks returned (MiB per request)", domain=(-0.04 * most, 1.06 * most))
+    x = Axis("Copied (MiB per request)", domain=(-0.04 * most, 1.06 * most))
     y = log_axis(table["mean"], loss_title) if log else _linear_axis(table["mean"], loss_title)
     dots = _texts(drawn(table, "dot"), table).with_columns(
         ring=table["frontier"], side=pl.Series(_sides(table, x, y), dtype=pl.String)
@@ -70,9 +70,12 @@ def _texts(rows: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
 
 def _sides(table: pl.DataFrame, x: Axis, y: Axis) -> list[str]:
     """Return where each candidate's name stands."""
-    across, up = table["x"].to_list(), table["mean"].to_list()
-    places = [(x.share(one), 1 - y.share(other)) for one, other in zip(across, up, strict=True)]
-    return names.sides(places, [label(key) for key in table["policy"]], _HEIGHT)
+
+    def places(rows: pl.DataFrame) -> list[tuple[float, float]]:
+        return [(x.share(across), 1 - y.share(up)) for across, up in rows.select("x", "mean").rows()]
+
+    line = places(table.filter("frontier").sort("x", "mean"))
+    return names.sides(places(table), [label(key) for key in table["policy"]], _HEIGHT, line)
 
 
 def _linear_axis(values: pl.Series, title: str) -> Axis:

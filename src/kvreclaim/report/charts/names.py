@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import altair as alt
@@ -10,9 +11,11 @@ import altair as alt
 from kvreclaim.report.charts.plot import TEXT
 
 _CHARACTER, _LINE, _POINT = 6.2, 13.0, 7.0  # pixels: of a name's font, and half of a point with its ring
+_STEPS = 40  # of a line's part, each looked at as a small box
 _NARROW = 270.0  # a plot on a phone; what is free there is free on wider ones
 Align = Literal["left", "center", "right"]
 Box = tuple[float, float, float, float]
+Place = tuple[float, float]
 
 
 class Side(NamedTuple):
@@ -24,18 +27,20 @@ class Side(NamedTuple):
 
 
 SIDES = {
-    "right": Side(10, 0, "left"),
-    "left": Side(-10, 0, "right"),
-    "below": Side(0, 14, "center"),
-    "above": Side(0, -14, "center"),
-    "below right": Side(6, 13, "left"),
-    "above right": Side(6, -13, "left"),
-    "below left": Side(-6, 13, "right"),
-    "above left": Side(-6, -13, "right"),
+    "right": Side(13, 0, "left"),
+    "left": Side(-13, 0, "right"),
+    "below": Side(0, 17, "center"),
+    "above": Side(0, -17, "center"),
+    "below right": Side(6, 16, "left"),
+    "above right": Side(6, -16, "left"),
+    "below left": Side(-6, 16, "right"),
+    "above left": Side(-6, -16, "right"),
+    "far above": Side(6, -32, "left"),
+    "far below": Side(6, 32, "left"),
 }
 
 
-def sides(places: Sequence[tuple[float, float]], names: Sequence[str], height: int) -> list[str]:
+def sides(places: Sequence[Place], names: Sequence[str], height: int, line: Sequence[Place] = ()) -> list[str]:
     """Return the side on which each point's name is free of all else, those first in the order placed first.
 
     Parameters
@@ -46,6 +51,8 @@ def sides(places: Sequence[tuple[float, float]], names: Sequence[str], height: i
         Their names.
     height
         Of the plot, in pixels.
+    line
+        Corners of a line to keep clear of, as the points.
 
     Returns
     -------
@@ -53,7 +60,11 @@ def sides(places: Sequence[tuple[float, float]], names: Sequence[str], height: i
         Keys of `SIDES`; empty for a name that is free on no side: the legend and a pointer still say it.
     """
     points = [(_NARROW * x, height * y) for x, y in places]
-    taken = [(x - _POINT, y - _POINT, x + _POINT, y + _POINT) for x, y in points]
+    taken = [_around(x, y, _POINT) for x, y in points]
+    for start, end in pairwise(line):
+        steps = [step / _STEPS for step in range(1, _STEPS)]
+        along = [tuple(a + share * (b - a) for a, b in zip(start, end, strict=True)) for share in steps]
+        taken += [_around(_NARROW * x, height * y, 1.0) for x, y in along]
     found = []
     for (x, y), name in zip(points, names, strict=True):
         free = (side for side in SIDES if _free(_box(x, y, name, SIDES[side]), taken, height))
@@ -74,6 +85,10 @@ def layers(base: alt.Chart, used: Sequence[str]) -> list[alt.Chart]:
         for name, side in SIDES.items()
         if name in used
     ]
+
+
+def _around(x: float, y: float, half: float) -> Box:
+    return x - half, y - half, x + half, y + half
 
 
 def _box(x: float, y: float, name: str, side: Side) -> Box:

@@ -121,7 +121,7 @@ def _copies(measured: Measurements) -> Figure | None:
         id="measured-copies",
         title=f"Harm against what giving the blocks back copies, at ratio {measured.ratio:g}",
         caption=(
-            "Lower and further left is better. Across: the fewest bytes of a prompt's cache that packing "
+            "Lower and further left is better; harm is a geometric mean over prompts. Across: the fewest bytes of a prompt's cache that packing "
             "copies, so that all blocks come back that the policy's survivors don't need. Rings, joined by the "
             "line: no other loses less, copies less and returns as much. "
             f"B = {measured.block_size}."
@@ -129,6 +129,7 @@ def _copies(measured: Measurements) -> Figure | None:
         drawings=_drawings(measured, charts.over_copies, _kl_over_copies),
         controls=(_control(measured),),
         series=(FRONTIER, *measured.policies),
+        spread="means",
         wide=True,
     )
 
@@ -140,7 +141,9 @@ def _kl_over_copies(measured: Measurements, kind: str) -> pl.DataFrame:
         for metric, name in (("packing_moved_pairs", "moved"), ("packing_reclaim", "returned"))
     )
     pair = measured.geometry.bytes_per_pair if measured.geometry else 0
-    table = pooled(rows, "kl").filter(pl.col("mean") > 0).join(moved, on="policy").join(back, on="policy")
+    logs = rows.filter(pl.col("kl") > 0).with_columns(log_kl=pl.col("kl").log())
+    kl = pooled(logs, "log_kl").with_columns(mean=pl.col("mean").exp(), std=pl.lit(0.0))
+    table = kl.join(moved, on="policy").join(back, on="policy")
     return measured.ordered(table.with_columns(x=pl.col("moved") * pair / 2**20))
 
 
