@@ -70,7 +70,9 @@ def test_a_format_is_named_and_not_recommended():
 def test_the_only_one_that_fits_is_told_apart_from_none():
     options = [option("a", [3.0, 4, 5] * 2), option("b", [1.0] * 6, 0.3), option("c", [2.0] * 6, moved=0.2)]
     reason = choose(options, 0.5, 0.03).reason
-    assert reason.endswith("no other candidate frees as much within the copy budget: it is the only one that fits")
+    assert reason.endswith(
+        "no other candidate frees as much within the copy budget: it is the only one that fits"
+    )
     assert "told apart" not in reason
 
 

@@ -76,7 +76,9 @@ def test_copies_that_exceed_the_budget_are_said_to(advise):
 
 def test_a_folder_goes_on_with_another_pool_and_other_trials(advise, tmp_path):
     assert advise("--prompts", 1).status == 0
-    made = {file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "masks").rglob("*") if file.is_file()}
+    made = {
+        file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "masks").rglob("*") if file.is_file()
+    }
     answer = advise("--prompts", 1, "--pool-gib", 2, "--trials", 3, "--json", "-")
     assert (answer.status, "1 prompt of" in answer.err) == (0, True)
     fresh = advise("--prompts", 1, "--pool-gib", 2, "--trials", 3, "--out", tmp_path / "fresh", "--json", "-")

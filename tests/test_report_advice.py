@@ -47,7 +47,9 @@ def test_the_frontier_joins_what_no_other_beats_in_loss_and_copies(section: Sect
 def test_the_frontier_by_brute_force(merits: list[tuple[int, int, int]]) -> None:
     table = pl.DataFrame(merits, schema=["mean", "x", "returned"], orient="row")
     expected = [
-        not any(a <= loss and b <= moved and c >= back and (a, b, c) != (loss, moved, back) for a, b, c in merits)
+        not any(
+            a <= loss and b <= moved and c >= back and (a, b, c) != (loss, moved, back) for a, b, c in merits
+        )
         for loss, moved, back in merits
     ]
     assert charts.with_frontier(table)["frontier"].to_list() == expected
@@ -63,9 +65,7 @@ def test_names_cover_neither_points_nor_each_other(places: list[tuple[float, flo
             dx, dy, align = names.SIDES[side]
             left = 270 * x + dx - {"left": 0, "center": 0.5, "right": 1}[align] * 6.2 * 18
             box = (left, 400 * y + dy - 6.5, left + 6.2 * 18, 400 * y + dy + 6.5)
-            assert all(
-                box[0] >= b[2] or b[0] >= box[2] or box[1] >= b[3] or b[1] >= box[3] for b in boxes
-            )
+            assert all(box[0] >= b[2] or b[0] >= box[2] or box[1] >= b[3] or b[1] >= box[3] for b in boxes)
             boxes.append(box)
 
 

@@ -89,6 +89,20 @@ def test_beside_a_press_that_changes_keys_in_place_it_is_refused():
         prefill(model, ids)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_found_where_it_is(value):
+    class Broken(KeyDiffPress):
+        def score(self, module, *args, **kwargs):
+            scores = super().score(module, *args, **kwargs)
+            scores[0, 1, 37] = value if module.layer_idx == 1 else scores[0, 1, 37]
+            return scores
+
+    model = tiny_llama()
+    where = f"Broken scores {value} at layer 1, head 1, token 37"
+    with pytest.raises(InputError, match=where), BlockJointPress(Broken(0.5), 8, recent=8)(model):
+        prefill(model, random_ids(96))
+
+
 @pytest.mark.parametrize("name", PRESSES)
 def test_composed_alone_it_is_itself(name):
     model, ids = tiny_llama(), random_ids(96)

@@ -165,9 +165,7 @@ def compare(one: Option, other: Option) -> Comparison:
     return Comparison(one.name, float(differences.mean()), low, high, sign_flip_p(differences))
 
 
-def _reason(
-    chosen: Option, within: Sequence[Option], comparisons: Sequence[Comparison], on: str
-) -> str:
+def _reason(chosen: Option, within: Sequence[Option], comparisons: Sequence[Comparison], on: str) -> str:
     best, close = _closest(within)
     frees = f"frees {chosen.physical_reclaim:.3f} with {chosen.moved_fraction:.1%} of the pairs copied"
     rivals = ", ".join(one.name for one in close if one is not chosen)

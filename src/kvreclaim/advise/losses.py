@@ -146,7 +146,7 @@ def retrieval_losses(losses: Losses, text: str) -> list[Figures]:
     solved = [one for one in trials if one]
     if not solved:
         raise InputError(
-            f"the full cache finds none of {counted(settings.trials, 'needle')} in {settings.context} tokens: pass a "
-            "shorter context, or a model that retrieves"
+            f"the full cache finds none of {counted(settings.trials, 'needle')} in {settings.context} "
+            "tokens: pass a shorter context, or a model that retrieves"
         )
     return solved

@@ -76,7 +76,11 @@ def advise(
     geometry = models.served_geometry(settings.model, model)
     if (folder.path / CELLS).exists():
         folder.begin_run(
-            COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES, replaceable=_REPLACEABLE
+            COMMAND,
+            _parameters(settings, plan),
+            kinds=["measured"],
+            packages=PACKAGES,
+            replaceable=_REPLACEABLE,
         )
     else:  # a run that ended before its first result binds none
         folder.write_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)

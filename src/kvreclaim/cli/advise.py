@@ -115,7 +115,8 @@ def advice_table(found: Advice, settings: AdviceSettings) -> Table:
         f"{counted(settings.prompts, 'prompt')} of {settings.context:,} tokens, measured: means. Loss: "
         f"{printable(_LOSSES.get(settings.matters, settings.matters))}. KL by SnapKV's: geometric mean. "
         "* no other that evicts loses less, frees more and copies less. Admitted: requests as long as a "
-        f"prompt in {settings.pool_gib:g} GiB. fp8, int8: the whole cache in eight bits.{_exceeding(found, settings)}",
+        f"prompt in {settings.pool_gib:g} GiB. fp8, int8: the whole cache in eight bits."
+        f"{_exceeding(found, settings)}",
     )
     table.add_column("", no_wrap=True)
     table.add_column("candidate", overflow="fold")
@@ -153,10 +154,13 @@ def _ratio(ratio: float | None, blocks: int | None, context: int, block_size: in
         size, tokens = check_block_size(block_size), positive_int(context, "context")
         most = (tokens - 1) // size
         if not most:
-            raise InputError(f"a block of {size} holds all {counted(tokens, 'token')}: pass a smaller --block-size")
+            raise InputError(
+                f"a block of {size} holds all {counted(tokens, 'token')}: pass a smaller --block-size"
+            )
         if not 1 <= blocks <= most:
             raise InputError(
-                f"--blocks is {blocks}: pass 1 to {most}, of prompts of {counted(tokens, 'token')} in blocks of {size}"
+                f"--blocks is {blocks}: pass 1 to {most}, of prompts of "
+                f"{counted(tokens, 'token')} in blocks of {size}"
             )
         return blocks * size / tokens
     return AdviceSettings.ratio if ratio is None else ratio

@@ -61,7 +61,9 @@ SERIES: Mapping[str, Series] = {
     "paged-eviction": Series("PagedEviction", "#1b86ea", "#4aa8fb", "cross", (9, 3, 2, 3)),
     "fp8": Series("FP8 cache", "#7414a0", "#9b57e6", "cross", (1, 3)),
     "int8": Series("INT8 cache", "#7414a0", "#9b57e6", "square", (2, 3)),
-    "copies-frontier": Series("Beaten by no other in loss and copies", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
+    "copies-frontier": Series(
+        "Beaten by no other in loss and copies", "#1d2430", "#e6e9ee", "stroke", (5, 4)
+    ),
     "random+compaction": Series("Random + compaction", "#7414a0", "#9b57e6", "cross", (6, 3)),
     "clustered-hole": Series("One clustered hole", "#c98408", "#c27c1c", "triangle-up"),
     # references

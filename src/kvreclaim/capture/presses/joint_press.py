@@ -87,8 +87,8 @@ class TwoPassPress(BasePress, ABC):
 
     def _beside_another(self) -> InputError:
         return InputError(
-            f"{type(self).__name__} evicts from all layers at once, after another press has changed them one by "
-            "one: pass it alone, without that press in a ComposedPress"
+            f"{type(self).__name__} evicts from all layers at once, after another press has changed them one "
+            "by one: pass it alone, without that press in a ComposedPress"
         )
 
     @abstractmethod
@@ -168,6 +168,12 @@ class JointPress(TwoPassPress):
         scores: Tensor = self.press.score(
             module, kwargs["hidden_states"], layer.keys, layer.values, attentions, kwargs
         )[0].float()
+        if not scores.isfinite().all():
+            head, token = (~scores.isfinite()).nonzero()[0].tolist()
+            raise InputError(
+                f"{type(self.press).__name__} scores {scores[head, token].item()} at layer "
+                f"{module.layer_idx}, head {head}, token {token}: pass a press of finite scores"
+            )
         return (scores - scores.min(dim=-1, keepdim=True).values.clamp_max(0.0)).cpu()
 
     def _select(self, scores: Any, budget: int) -> Any:

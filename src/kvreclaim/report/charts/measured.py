@@ -70,7 +70,9 @@ def over_copies(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerCha
     table, width, theme
         As in `advice.copies`; the mean is KL in nats, geometric over prompts.
     """
-    return copies(table, "KL to the full model (geometric mean, nats, log scale)", log=True, width=width, theme=theme)
+    return copies(
+        table, "KL to the full model (geometric mean, nats, log scale)", log=True, width=width, theme=theme
+    )
 
 
 def over_saving(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:

@@ -40,7 +40,9 @@ SIDES = {
 }
 
 
-def sides(places: Sequence[Place], names: Sequence[str], height: int, line: Sequence[Place] = ()) -> list[str]:
+def sides(
+    places: Sequence[Place], names: Sequence[str], height: int, line: Sequence[Place] = ()
+) -> list[str]:
     """Return the side on which each point's name is free of all else, those first in the order placed first.
 
     Parameters

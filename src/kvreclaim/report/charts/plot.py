@@ -50,9 +50,7 @@ class Axis:
     def share(self, value: float) -> float:
         """Return where a value lies on an axis with a domain, from 0 at its start to 1 at its end."""
         assert self.domain is not None  # noqa: S101  # whoever places something has one
-        start, end, at = (
-            math.log(one) if self.scale == "log" else one for one in (*self.domain, value)
-        )
+        start, end, at = (math.log(one) if self.scale == "log" else one for one in (*self.domain, value))
         return (at - start) / (end - start)
 
     def to_scale(self) -> alt.Scale:

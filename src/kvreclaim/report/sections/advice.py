@@ -71,9 +71,9 @@ def _figure(table: pl.DataFrame, matters: str, budget: float, counts: int) -> Fi
         title="What is lost, and what giving the blocks back copies",
         caption=(
             "A point is a candidate: lower and further left is better. Across: what packing copies so that all "
-            f"the blocks come back that it evicts, whatever the budget{_budget_words(table, budget)}. Rings, "
-            "joined by the line: no other loses less, copies less and returns as much. Caches in eight bits "
-            "copy nothing and stand in the table below."
+            "the blocks come back that it evicts, whatever the budget"
+            f"{_budget_words(table, budget)}. Rings, joined by the line: no other loses less, copies less and "
+            "returns as much. Caches in eight bits copy nothing and stand in the table below."
         ),
         drawings={(): partial(charts.copies, rows, title, log)},
         series=(charts.FRONTIER, *evicting["series"]),
@@ -151,8 +151,8 @@ def _table(table: pl.DataFrame, budget: float) -> Table:
         id="advice-table",
         title="Every candidate",
         caption=(
-            "Means over prompts, measured; KL by SnapKV's is a geometric mean. Where packing would exceed the "
-            "copy budget nothing is copied, and only what is free as it stands comes back."
+            "Means over prompts, measured; KL by SnapKV's is a geometric mean. Where packing would exceed "
+            "the copy budget nothing is copied, and only what is free as it stands comes back."
         ),
         columns=(
             *("Candidate", "Loss", "KL by SnapKV's", "Top-1", "Needles found"),

@@ -121,10 +121,10 @@ def _copies(measured: Measurements) -> Figure | None:
         id="measured-copies",
         title=f"Harm against what giving the blocks back copies, at ratio {measured.ratio:g}",
         caption=(
-            "Lower and further left is better; harm is a geometric mean over prompts. Across: the fewest bytes of a prompt's cache that packing "
-            "copies, so that all blocks come back that the policy's survivors don't need. Rings, joined by the "
-            "line: no other loses less, copies less and returns as much. "
-            f"B = {measured.block_size}."
+            "Lower and further left is better; harm is a geometric mean over prompts. Across: the "
+            "fewest bytes of a prompt's cache that packing copies, so that all blocks come back that the "
+            "survivors don't need. Rings, joined by the line: no other loses less, copies less and returns as "
+            f"much. B = {measured.block_size}."
         ),
         drawings=_drawings(measured, charts.over_copies, _kl_over_copies),
         controls=(_control(measured),),
