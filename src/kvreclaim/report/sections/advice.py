@@ -70,10 +70,10 @@ def _figure(table: pl.DataFrame, matters: str, budget: float, counts: int) -> Fi
         id="advice-tradeoff",
         title="What is lost, and what giving the blocks back copies",
         caption=(
-            "A point is a candidate: lower and further left is better. Across: what packing copies so that all "
-            "the blocks come back that it evicts, whatever the budget"
-            f"{_budget_words(table, budget)}. Rings, joined by the line: no other loses less, copies less and "
-            "returns as much. Caches in eight bits copy nothing and stand in the table below."
+            "A point is a candidate: lower and further left is better. Across: what packing copies so that "
+            "all blocks come back that it evicts, whatever the budget"
+            f"{_budget_words(table, budget)}. Rings, joined by the line: no other loses less, copies less "
+            "and returns as much. Caches in eight bits copy nothing and stand in the table below."
         ),
         drawings={(): partial(charts.copies, rows, title, log)},
         series=(charts.FRONTIER, *evicting["series"]),

@@ -123,8 +123,8 @@ def _copies(measured: Measurements) -> Figure | None:
         caption=(
             "Lower and further left is better; harm is a geometric mean over prompts. Across: the "
             "fewest bytes of a prompt's cache that packing copies, so that all blocks come back that the "
-            "survivors don't need. Rings, joined by the line: no other loses less, copies less and returns as "
-            f"much. B = {measured.block_size}."
+            "survivors don't need. Rings, joined by the line: no other loses less, copies less and returns"
+            f" as much. B = {measured.block_size}."
         ),
         drawings=_drawings(measured, charts.over_copies, _kl_over_copies),
         controls=(_control(measured),),
