@@ -63,8 +63,23 @@ def test_a_format_is_named_and_not_recommended():
     choice = choose(options, 0.5, 0.0)
     assert choice.recommended == "a"
     assert choice.reason.endswith("; fp8 loses less: where the runtime has it, take it first")
-    both = choose([*options, option("int8", [0.1, 0.2, 0.1] * 2, evicts=False)], 0.5, 0.0, "needles")
-    assert "on 6 needles; fp8 and int8 lose less: where" in both.reason
+    both = choose([*options, option("int8", [0.1, 0.2, 0.1] * 2, evicts=False)], 0.5, 0.0, "needle")
+    assert "only one that fits; fp8 and int8 lose less: where" in both.reason
+
+
+def test_the_only_one_that_fits_is_told_apart_from_none():
+    options = [option("a", [3.0, 4, 5] * 2), option("b", [1.0] * 6, 0.3), option("c", [2.0] * 6, moved=0.2)]
+    reason = choose(options, 0.5, 0.03).reason
+    assert reason.endswith(
+        "no other candidate frees as much within the copy budget: it is the only one that fits"
+    )
+    assert "told apart" not in reason
+
+
+def test_one_prompt_is_one():
+    options = [option("a", [1.0]), option("b", [2.0])]
+    assert "on 1 prompt none" in choose(options, 0.5, 0.0).reason
+    assert "on 1 needle none" in choose(options, 0.5, 0.0, "needle").reason
 
 
 def test_nothing_that_does_what_is_asked():

@@ -61,4 +61,30 @@ def test_bad_input(advise):
     refused(advise("--block-size", 64), "in whole blocks of 64")
     refused(advise("--block-size", 48), "in whole blocks of 48")  # nothing was measured, so nothing is bound
     refused(advise("--copy-budget", 2), "copy_budget")
-    refused(advise("--blocks", 0), "ratio")
+    refused(advise("--blocks", 0), "--blocks is 0: pass 1 to 11, of prompts of 192 tokens in blocks of 16")
+    refused(advise("--blocks", 12), "--blocks is 12: pass 1 to 11")
+    refused(advise("--blocks", 1, "--context", 0), "context")
+    refused(advise("--blocks", 1, "--block-size", 192), "a block of 192 holds all 192 tokens")
+
+
+def test_copies_that_exceed_the_budget_are_said_to(advise):
+    answer = advise("--copy-budget", 0.001)
+    snapkv = next(line for line in answer.out.splitlines() if " snapkv " in line)
+    assert ">0.1%" in snapkv
+    assert "packing would exceed the copy budget" in " ".join(answer.out.split())
+
+
+def test_a_folder_goes_on_with_another_pool_and_other_trials(advise, tmp_path):
+    assert advise("--prompts", 1).status == 0
+    made = {
+        file: file.stat().st_mtime_ns for file in (tmp_path / "out" / "masks").rglob("*") if file.is_file()
+    }
+    answer = advise("--prompts", 1, "--pool-gib", 2, "--trials", 3, "--json", "-")
+    assert (answer.status, "1 prompt of" in answer.err) == (0, True)
+    fresh = advise("--prompts", 1, "--pool-gib", 2, "--trials", 3, "--out", tmp_path / "fresh", "--json", "-")
+    assert json.loads(answer.out) == json.loads(fresh.out)
+    assert made
+    assert made == {file: file.stat().st_mtime_ns for file in made}
+    parameters = json.loads((tmp_path / "out" / "run.json").read_text())["parameters"]
+    assert (parameters["pool_gib"], parameters["trials"]) == (2.0, 3)
+    refused(advise("--prompts", 2), "was begun with")

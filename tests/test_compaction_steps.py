@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvreclaim import InputError
-from kvreclaim.compaction import PoolOccupancy, TokenCopy, cheapest_sources, plan_step
+from kvreclaim.compaction import (
+    PoolOccupancy,
+    TokenCopy,
+    cheapest_sources,
+    compaction_cost,
+    plan_compaction,
+    plan_step,
+)
+from kvreclaim.layout import BlockLayout
 
 
 @st.composite
@@ -218,3 +226,81 @@ def test_bad_input_gets_one_clear_line(refused, says: str) -> None:  # type: ign
     with pytest.raises(InputError, match=says) as error:
         refused(pool)
     assert "\n" not in str(error.value)
+
+
+ANYTHING = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.sampled_from([2**63, 2**64, 10**400, -(2**70)]),
+    st.floats(),
+    st.text(max_size=3),
+    st.binary(max_size=3),
+    st.lists(st.one_of(st.integers(-2, 5), st.floats(), st.none(), st.booleans()), max_size=4),
+    st.lists(st.lists(st.integers(-1, 2), max_size=3), max_size=3),
+    st.sampled_from(
+        [
+            np.zeros(2),
+            np.zeros(2, int),
+            np.zeros((2, 4), bool),
+            np.zeros((0, 4), bool),
+            np.zeros((2, 4)),
+            np.full(2, np.nan),
+            np.array(["a", None], object),
+            np.array(5),
+            np.zeros(2, np.uint64),
+            np.ones(2, bool),
+        ]
+    ),
+    st.just({"a": [0, 0]}),
+    st.just(Price()),
+    st.builds(Price, st.floats(), st.floats(), st.floats()),
+)
+SOUND = {
+    "pool": PoolOccupancy(np.zeros(2, int), ONES, ONES, ONES[:, 0]),
+    "tables": {"a": (0,), "b": (1,)},
+    "live": {"a": ONES[0], "b": ONES[0]},
+}
+CALLS = [
+    (PoolOccupancy, (np.zeros(2, int), ONES, ONES, ONES[:, 0])),
+    (PoolOccupancy.of_tables, (SOUND["tables"], SOUND["live"], [False] * 2, 4)),
+    (lambda table, slots: PoolOccupancy.of_tables({"a": table}, {"a": slots}, [False] * 5, 4),
+     ((0,), ONES[0])),
+    (TokenCopy, (Price(), 1, 1, 0.0)),
+    (lambda pool, copy, most, time: plan_step(pool, copy, copy_budget=most, latency_budget=time),
+     (SOUND["pool"], COPY, 4, 1.0)),
+    (cheapest_sources, (np.array([[1, 2, 4]]), 4, 3)),
+    (compaction_cost, (np.array([[1, 2, 4]]), 4)),
+    (plan_compaction, (ONES, BlockLayout(4), 2)),
+]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(CALLS), st.data())
+def test_whatever_is_passed_is_served_or_refused_in_one_line(call, data: st.DataObject) -> None:  # type: ignore[no-untyped-def]
+    function, sound = call
+    given_ = list(sound)
+    given_[data.draw(st.integers(0, len(sound) - 1))] = data.draw(ANYTHING)
+    try:
+        function(*given_)
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("tables", "says"),
+    [
+        ({"a": (0,), "b": (0,)}, "block 0 is in the tables of requests 'a' and 'b'"),
+        ({"a": (1,), "b": (1,)}, None),
+        ({"a": (1, 1), "b": (0,)}, "block 1 is twice in the table of request 'a'"),
+        ({"a": (2,), "b": (0,)}, "block 2 is in a table, and shared has 2"),
+        ({"a": (-1,), "b": (0,)}, "blocks of request 'a'"),
+    ],
+)
+def test_who_holds_a_block(tables, says) -> None:  # type: ignore[no-untyped-def]
+    live = {request: np.ones(4 * len(table), bool) for request, table in tables.items()}
+    if says is None:
+        assert not PoolOccupancy.of_tables(tables, live, [False, True], 4).movable.any()
+        return
+    with pytest.raises(InputError, match=says):
+        PoolOccupancy.of_tables(tables, live, [False, True], 4)

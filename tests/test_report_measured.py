@@ -60,6 +60,7 @@ def test_the_section_follows_the_masks_and_says_when_it_was_measured(section: Se
     assert section.provenance == "Measured on 2026-03-04 with kvreclaim 0.2.0, torch 2.13.0"
     assert [found.id for found in section.figures] == [
         "measured-tradeoff",
+        "measured-copies",
         "measured-matched",
         "measured-saving",
         "measured-block-size",
@@ -211,7 +212,11 @@ def test_less_than_everything_still_has_its_section(tmp_path: Path) -> None:
         (pl.col("block_tables") == "per_head") & (pl.col("block_size") == 16) & (pl.col("ratio") == 0.5)
     )
     section = section_of(write_measured(tmp_path, one_kind, measured_tables.EMPTY))
-    assert [found.id for found in section.figures] == ["measured-tradeoff", "measured-saving"]
+    assert [found.id for found in section.figures] == [
+        "measured-tradeoff",
+        "measured-copies",
+        "measured-saving",
+    ]
     assert section.figures[0].controls[0].values == ("per_head",)
     assert section.key_numbers == ()
     notes = next(found for found in section.items if isinstance(found, Notes))

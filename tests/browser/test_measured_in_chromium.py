@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from page_helpers import chart_text, settle, tooltip, values
 
-FIGURES = ["measured-tradeoff", "measured-matched", "measured-saving", "measured-block-size"]
+FIGURES = [
+    "measured-tradeoff",
+    "measured-copies",
+    "measured-matched",
+    "measured-saving",
+    "measured-block-size",
+]
 
 
 def choose(page: Any, tables: str) -> None:

@@ -68,6 +68,52 @@ def test_a_press_keeps_what_its_policy_selects(name, block_tables):
     assert mask.metadata.ratio == 0.5
 
 
+@pytest.mark.parametrize("name", PRESSES)
+@pytest.mark.parametrize("first", [True, False])
+def test_beside_a_press_that_cuts_layer_by_layer_it_is_refused(name, first):
+    model, ids = tiny_llama(), random_ids(96)
+    joint, other = PRESSES[name](KeyDiffPress(0.5), 8, recent=8), kvpress.KnormPress(0.25)
+    composed = kvpress.ComposedPress([joint, other] if first else [other, joint])
+    with pytest.raises(InputError, match="pass it alone") as refused, composed(model):
+        prefill(model, ids)
+    assert "\n" not in str(refused.value)
+    with joint(model):  # and it can be used again
+        assert all(layer.keys.shape[2] == 48 for layer in prefill(model, ids).layers)
+
+
+def test_beside_a_press_that_changes_keys_in_place_it_is_refused():
+    model, ids = tiny_llama(), random_ids(96)
+    joint = BlockJointPress(KeyDiffPress(0.5), 8, recent=8)
+    composed = kvpress.ComposedPress([joint, kvpress.ThinKPress(0.5, window_size=8)])
+    with pytest.raises(InputError, match="pass it alone"), composed(model):
+        prefill(model, ids)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_score_that_is_no_number_is_found_where_it_is(value):
+    class Broken(KeyDiffPress):
+        def score(self, module, *args, **kwargs):
+            scores = super().score(module, *args, **kwargs)
+            scores[0, 1, 37] = value if module.layer_idx == 1 else scores[0, 1, 37]
+            return scores
+
+    model = tiny_llama()
+    where = f"Broken scores {value} at layer 1, head 1, token 37"
+    with pytest.raises(InputError, match=where), BlockJointPress(Broken(0.5), 8, recent=8)(model):
+        prefill(model, random_ids(96))
+
+
+@pytest.mark.parametrize("name", PRESSES)
+def test_composed_alone_it_is_itself(name):
+    model, ids = tiny_llama(), random_ids(96)
+    caches = []
+    for press in (PRESSES[name](KeyDiffPress(0.5), 8, recent=8) for _ in range(2)):
+        with (kvpress.ComposedPress([press]) if caches else press)(model):
+            caches.append(prefill(model, ids))
+    for one, other in zip(*(cache.layers for cache in caches), strict=True):
+        assert torch.equal(one.keys, other.keys)
+
+
 def test_scores_below_nothing_are_raised_head_by_head():
     model, ids = tiny_llama(), random_ids(96)
     mask = capture(model, {"it": TokenJointPress(KeyDiffPress(0.5), 8, recent=8)}, ids).masks["it"]

@@ -10,6 +10,7 @@ import numpy as np
 
 from kvreclaim.errors import InputError
 from kvreclaim.statistics import Interval, bootstrap_interval, sign_flip_p
+from kvreclaim.validate import counted
 
 FEWEST = 6
 """Prompts or trials on which candidates can be told apart: five of one sign happen in one of 16 by chance."""
@@ -112,7 +113,7 @@ def pareto_set(options: Sequence[Option]) -> set[str]:
     return {name for name in merits if not beaten(name)}
 
 
-def choose(options: Sequence[Option], wanted: float, copy_budget: float, judged: str = "prompts") -> Choice:
+def choose(options: Sequence[Option], wanted: float, copy_budget: float, judged: str = "prompt") -> Choice:
     """Recommend one candidate.
 
     Of those that evict, free what is wanted and copy no more than allowed, the one with the least loss; where
@@ -127,7 +128,7 @@ def choose(options: Sequence[Option], wanted: float, copy_budget: float, judged:
     copy_budget
         Copies allowed, as a share of all KV pairs.
     judged
-        What the losses are of, in the plural.
+        What one loss is of.
 
     Raises
     ------
@@ -141,13 +142,18 @@ def choose(options: Sequence[Option], wanted: float, copy_budget: float, judged:
     within = [one for one in fit if one.moved_fraction <= copy_budget + 1e-9]
     if not within:
         return Choice(None, _nothing_fits(options, fit, wanted, copy_budget))
-    best = min(within, key=lambda one: one.loss)
-    close = [one for one in within if one is best or not compare(one, best).told_apart]
+    _, close = _closest(within)
     chosen = min(close, key=lambda one: (one.moved_fraction, one.loss))
     others = [one for one in options if one is not chosen and (one in within or not one.evicts)]
     comparisons = tuple(compare(one, chosen) for one in others)
-    on = f"on {len(chosen.losses)} {judged}"
-    return Choice(chosen.name, _reason(chosen, best, close, comparisons, on), comparisons)
+    on = f"on {counted(len(chosen.losses), judged)}"
+    return Choice(chosen.name, _reason(chosen, within, comparisons, on), comparisons)
+
+
+def _closest(within: Sequence[Option]) -> tuple[Option, list[Option]]:
+    """Return the one with the least loss, and with it those that can't be told apart from it."""
+    best = min(within, key=lambda one: one.loss)
+    return best, [one for one in within if one is best or not compare(one, best).told_apart]
 
 
 def compare(one: Option, other: Option) -> Comparison:
@@ -159,9 +165,8 @@ def compare(one: Option, other: Option) -> Comparison:
     return Comparison(one.name, float(differences.mean()), low, high, sign_flip_p(differences))
 
 
-def _reason(
-    chosen: Option, best: Option, close: Sequence[Option], comparisons: Sequence[Comparison], on: str
-) -> str:
+def _reason(chosen: Option, within: Sequence[Option], comparisons: Sequence[Comparison], on: str) -> str:
+    best, close = _closest(within)
     frees = f"frees {chosen.physical_reclaim:.3f} with {chosen.moved_fraction:.1%} of the pairs copied"
     rivals = ", ".join(one.name for one in close if one is not chosen)
     if len(close) > 1 and len(chosen.losses) < FEWEST:
@@ -172,6 +177,8 @@ def _reason(
         why = f"not told apart {on} from {best.name}, which loses least, and copies less"
     elif rivals:
         why = f"loses least; {on} none dominates: not told apart from {rivals}"
+    elif len(within) == 1:
+        why = "no other candidate frees as much within the copy budget: it is the only one that fits"
     else:
         why = f"loses least, told apart from all others {on}"
     formats = {one.name for one in comparisons if one.told_apart and one.high < 0}

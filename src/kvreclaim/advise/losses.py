@@ -30,6 +30,7 @@ from kvreclaim.errors import InputError
 from kvreclaim.keep import KeepMask
 from kvreclaim.prompts import Prompt
 from kvreclaim.results import ResultsFolder, as_json
+from kvreclaim.validate import counted
 
 Figures = dict[str, dict[str, float]]
 """By candidate: figures of one prompt; ``loss`` is what counts."""
@@ -145,7 +146,7 @@ def retrieval_losses(losses: Losses, text: str) -> list[Figures]:
     solved = [one for one in trials if one]
     if not solved:
         raise InputError(
-            f"the full cache finds none of {settings.trials} needles in {settings.context} tokens: pass a "
-            "shorter context, or a model that retrieves"
+            f"the full cache finds none of {counted(settings.trials, 'needle')} in {settings.context} "
+            "tokens: pass a shorter context, or a model that retrieves"
         )
     return solved

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,14 @@ from kvreclaim.grammar import parse
 from kvreclaim.layout import BlockLayout, KVGeometry
 from kvreclaim.ledger import Ledger, audit
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
+
+
+class Packed(NamedTuple):
+    """What packing gives back, and the pairs that it copies, both as shares."""
+
+    reclaim: float
+    moved: float
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,9 @@ class AdviceRow:
         Share of needles found, of those that the full cache finds; None where they were not asked for.
     loss
         Mean of what counts: log KL, needles missed, or the user's own loss.
+    packing_reclaim, packing_moved_fraction, packing_mib
+        What packing gives back, whatever it copies; those copies as a share of all pairs, and in MiB of a
+        prompt's cache. A format copies nothing.
     admitted
         Requests of the prompt's length that fit into the pool.
     gib
@@ -69,10 +79,18 @@ class AdviceRow:
     top1: float
     needle: float | None
     loss: float
+    packing_reclaim: float
+    packing_moved_fraction: float
+    packing_mib: float
     admitted: int
     gib: float
     pareto: bool = False
     recommended: bool = False
+
+    def exceeds(self, copy_budget: float) -> bool:
+        """Say whether packing would give more back, and was left out: its copies exceed the budget."""
+        more = self.packing_reclaim > self.physical_reclaim and not self.moved_fraction
+        return more and self.packing_moved_fraction > copy_budget
 
     def marked(self, pareto: bool, recommended: bool) -> AdviceRow:
         """Return the row with its marks."""
@@ -106,33 +124,45 @@ def rows_of(
     for name in (*plan.policies, *FORMATS):
         if name in FORMATS:
             freed, moved = bytes_saved(name, geometry.head_dim), 0.0
+            packing = Packed(freed, 0.0)
         else:
             masks = [cells.mask(sweep_cell(prompt.name, name, settings.ratio)) for prompt in plan.prompts]
-            shares = [_freed(audit(mask, layout), settings.copy_budget) for mask in masks]
+            ledgers = [audit(mask, layout) for mask in masks]
+            shares = [_freed(ledger, settings.copy_budget) for ledger in ledgers]
             freed, moved = (float(np.mean(part)) for part in zip(*shares, strict=True))
+            packing = Packed(*np.mean([_packed(ledger) for ledger in ledgers], axis=0).tolist())
         option = Option(name, tuple(one[name]["loss"] for one in judged), freed, moved, name not in FORMATS)
         options.append(option)
-        rows.append(_row(option, settings, continuation, geometry))
+        rows.append(_row(option, packing, settings, continuation, geometry))
     order = sorted(range(len(rows)), key=lambda place: rows[place].loss)
     return [rows[place] for place in order], [options[place] for place in order]
 
 
 def _freed(ledger: Ledger, copy_budget: float) -> tuple[float, float]:
     """Return what comes back and what is copied for it: by packing if its copies are allowed."""
-    packing, pairs = ledger.packing, ledger.layers * ledger.kv_heads * ledger.tokens
-    moved = packing.moved_pairs / pairs
-    packs = moved <= copy_budget and packing.physical_reclaim > ledger.physical_reclaim
-    return (packing.physical_reclaim, moved) if packs else (ledger.physical_reclaim, 0.0)
+    packing = _packed(ledger)
+    packs = packing.moved <= copy_budget and packing.reclaim > ledger.physical_reclaim
+    return (packing.reclaim, packing.moved) if packs else (ledger.physical_reclaim, 0.0)
+
+
+def _packed(ledger: Ledger) -> Packed:
+    pairs = ledger.layers * ledger.kv_heads * ledger.tokens
+    return Packed(ledger.packing.physical_reclaim, ledger.packing.moved_pairs / pairs)
 
 
 def _row(
-    option: Option, settings: AdviceSettings, continuation: Sequence[Figures], geometry: KVGeometry
+    option: Option,
+    packing: Packed,
+    settings: AdviceSettings,
+    continuation: Sequence[Figures],
+    geometry: KVGeometry,
 ) -> AdviceRow:
     parts = parse(option.name)
     own = [one[option.name] for one in continuation]
     ratios = [one[option.name]["loss"] - one[SNAPKV]["loss"] for one in continuation]
     pool = settings.pool_gib * GIB
-    held = geometry.bytes_per_token * settings.context * (1 - option.physical_reclaim)
+    prompt_bytes = geometry.bytes_per_token * settings.context
+    held = prompt_bytes * (1 - option.physical_reclaim)
     return AdviceRow(
         candidate=option.name,
         policy=":".join(part.name for part in parts),
@@ -148,6 +178,9 @@ def _row(
         top1=float(np.mean([one["top1"] for one in own])),
         needle=1 - option.loss if settings.matters == RETRIEVAL else None,
         loss=option.loss,
+        packing_reclaim=packing.reclaim,
+        packing_moved_fraction=packing.moved,
+        packing_mib=packing.moved * prompt_bytes / MIB,
         admitted=int(pool / held) if held else 0,
         gib=settings.pool_gib * option.physical_reclaim,
     )

@@ -27,6 +27,7 @@ from kvreclaim.results import SCHEMA, ResultsFolder, as_json
 from kvreclaim.validate import positive_int
 
 COMMAND = "advise"
+_REPLACEABLE = ("pool_gib", "trials")  # nothing saved depends on them: a trial is saved by its number
 
 Progress = Callable[[int, int], None]
 """Called with the cells measured so far, and how many were missing at first."""
@@ -74,7 +75,13 @@ def advise(
     plan = Plan(settings.model, policies, (settings.ratio,), prompts, target=None)
     geometry = models.served_geometry(settings.model, model)
     if (folder.path / CELLS).exists():
-        folder.begin_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)
+        folder.begin_run(
+            COMMAND,
+            _parameters(settings, plan),
+            kinds=["measured"],
+            packages=PACKAGES,
+            replaceable=_REPLACEABLE,
+        )
     else:  # a run that ended before its first result binds none
         folder.write_run(COMMAND, _parameters(settings, plan), kinds=["measured"], packages=PACKAGES)
     _measure(plan, folder, model, tokenizer, workers, progress)
@@ -88,7 +95,7 @@ def advise(
         else:
             judged = continuation
     rows, options = rows_of(settings, plan, Cells(folder), continuation, judged, geometry)
-    judged_on = "needles" if settings.matters == RETRIEVAL else "prompts"
+    judged_on = "needle" if settings.matters == RETRIEVAL else "prompt"
     choice = choose(options, settings.wanted, settings.copy_budget, judged_on)
     advice = Advice(_marked(rows, pareto_set(options), choice), choice)
     folder.write("advice.csv", csv_of(AdviceRow, advice.rows))

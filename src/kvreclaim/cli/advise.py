@@ -13,11 +13,12 @@ from kvreclaim.cli.model_options import Model
 from kvreclaim.cli.output import Json, console, emit_json, percent, plain_table, printable, progress
 from kvreclaim.errors import InputError
 from kvreclaim.layout import runtime as runtime_preset
+from kvreclaim.validate import check_block_size, counted, positive_int
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from kvreclaim.advise.rows import Advice
+    from kvreclaim.advise.rows import Advice, AdviceRow
 
 Runtime = Annotated[
     str, typer.Option(metavar="NAME", help="Whose block table is to free: a name of kvreclaim runtimes.")
@@ -111,10 +112,11 @@ def advice_table(found: Advice, settings: AdviceSettings) -> Table:
     """Return the candidates as a table, those of the least loss first."""
     table = plain_table(
         f"At ratio {settings.ratio:g}, blocks of {settings.block_size}, {settings.block_tables} tables",
-        f"{settings.prompts} prompts of {settings.context:,} tokens, measured: means. Loss: "
+        f"{counted(settings.prompts, 'prompt')} of {settings.context:,} tokens, measured: means. Loss: "
         f"{printable(_LOSSES.get(settings.matters, settings.matters))}. KL by SnapKV's: geometric mean. "
         "* no other that evicts loses less, frees more and copies less. Admitted: requests as long as a "
-        f"prompt in {settings.pool_gib:g} GiB. fp8, int8: the whole cache in eight bits.",
+        f"prompt in {settings.pool_gib:g} GiB. fp8, int8: the whole cache in eight bits."
+        f"{_exceeding(found, settings)}",
     )
     table.add_column("", no_wrap=True)
     table.add_column("candidate", overflow="fold")
@@ -128,17 +130,39 @@ def advice_table(found: Advice, settings: AdviceSettings) -> Table:
             f"{row.kl_ratio_to_snapkv:.2f}",
             percent(row.needle, 0),
             f"{row.physical_reclaim:.3f}",
-            percent(row.moved_fraction),
+            _copied(row, settings.copy_budget),
             f"{row.admitted:,}",
         )
     return table
+
+
+def _copied(row: AdviceRow, copy_budget: float) -> str:
+    return f">{percent(copy_budget)}" if row.exceeds(copy_budget) else percent(row.moved_fraction)
+
+
+def _exceeding(found: Advice, settings: AdviceSettings) -> str:
+    budget = settings.copy_budget
+    if not any(row.exceeds(budget) for row in found.rows):
+        return ""
+    return f" >{percent(budget)}: packing would exceed the copy budget, so nothing is copied, and less freed."
 
 
 def _ratio(ratio: float | None, blocks: int | None, context: int, block_size: int) -> float:
     if ratio is not None and blocks is not None:
         raise InputError("a ratio and a number of blocks to get back: pass one of --ratio and --blocks")
     if blocks is not None:
-        return blocks * block_size / context
+        size, tokens = check_block_size(block_size), positive_int(context, "context")
+        most = (tokens - 1) // size
+        if not most:
+            raise InputError(
+                f"a block of {size} holds all {counted(tokens, 'token')}: pass a smaller --block-size"
+            )
+        if not 1 <= blocks <= most:
+            raise InputError(
+                f"--blocks is {blocks}: pass 1 to {most}, of prompts of "
+                f"{counted(tokens, 'token')} in blocks of {size}"
+            )
+        return blocks * size / tokens
     return AdviceSettings.ratio if ratio is None else ratio
 
 

@@ -6,6 +6,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from kvreclaim.cli.output import byte_unit, percent, plain_table, printable
+from kvreclaim.validate import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -124,7 +125,7 @@ def _matched_caption(rows: Sequence[MatchedPromptRow], settings: Settings) -> st
 
 
 def _prompts(settings: Settings) -> str:
-    return f"{settings.prompts} prompt{'' if settings.prompts == 1 else 's'}"
+    return counted(settings.prompts, "prompt")
 
 
 def _reached(row: MatchedRow) -> str:

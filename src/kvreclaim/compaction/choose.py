@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kvreclaim.errors import InputError
 from kvreclaim.histogram import Counts, Histogram, fullest_sum, histogram, nonempty, total
-from kvreclaim.validate import check_block_size, non_negative_int
+from kvreclaim.validate import check_block_size, non_negative_int, shown
 
 
 class CompactionCost(NamedTuple):
@@ -46,7 +46,7 @@ def compaction_cost(live: Counts, block_size: int) -> CompactionCost:
         If the counts are not of rank 2, or the block size is not a positive integer.
     """
     size = check_block_size(block_size)
-    _check_tables(live)
+    _check_tables(live, size)
     return cost_of_histogram(histogram(live, int(live.max())), size)
 
 
@@ -119,8 +119,15 @@ def _nonempty_by_value(counts: Counts) -> NDArray[np.int64]:
     return of_value
 
 
-def _check_tables(live: Counts) -> None:
+def _check_tables(live: Counts, block_size: int) -> None:
+    if not isinstance(live, np.ndarray):
+        raise InputError(f"live counts are {shown(live)}: pass an array of integers [tables, blocks]")
     if live.ndim != 2 or live.size == 0 or live.dtype.kind not in "iu":
         raise InputError(
             f"live counts must be integers [tables, blocks], got {live.dtype} of shape {live.shape}"
+        )
+    if live.min() < 0 or live.max() > block_size:
+        raise InputError(
+            f"live counts from {live.min()} to {live.max()}: pass those of blocks of "
+            f"{block_size}, none negative"
         )

@@ -18,6 +18,7 @@ all; the head with the fewest holes says how many blocks can be emptied.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
@@ -25,10 +26,11 @@ from numpy.typing import NDArray
 
 from kvreclaim.compaction.pool_occupancy import PoolOccupancy
 from kvreclaim.errors import InputError
-from kvreclaim.validate import positive_int
+from kvreclaim.validate import positive, positive_int, shown
 
 Indices = NDArray[np.int64]
 Seconds = NDArray[np.float64]
+_MOST = 2**63 - 1
 
 
 class CopyPrice(Protocol):
@@ -65,7 +67,7 @@ class TokenCopy:
     Raises
     ------
     InputError
-        If a number is not positive, or the time negative or not finite.
+        If a number is not positive, or a time negative or not finite.
     """
 
     price: CopyPrice
@@ -76,8 +78,12 @@ class TokenCopy:
     def __post_init__(self) -> None:
         positive_int(self.token_bytes, "token_bytes")
         positive_int(self.tensors, "tensors")
-        if not 0 <= self.table_update < float("inf"):
-            raise InputError(f"table_update is {self.table_update!r}: pass seconds, at least 0")
+        _seconds(self.table_update, "table_update")
+        for name in ("fixed", "per_run", "per_byte"):
+            _seconds(getattr(self.price, name, None), f"price.{name}")
+        for name in ("token_bytes", "tensors"):
+            if getattr(self, name) > _MOST:
+                raise InputError(f"{name} is {shown(getattr(self, name))}: pass a whole number below 2**63")
 
     def seconds(self, tokens: NDArray[np.integer], runs: NDArray[np.integer | np.bool_]) -> Seconds:
         """Return what so many tokens in so many stretches of slots cost, but for a step's fixed cost."""
@@ -150,11 +156,15 @@ def plan_step(
     Raises
     ------
     InputError
-        If a budget is not positive.
+        If the pool or the copy is none, or a budget is not positive.
     """
-    limit = float("inf") if latency_budget is None else latency_budget
-    if not limit > 0:
-        raise InputError(f"latency_budget is {latency_budget!r}: pass seconds, greater than 0")
+    if not isinstance(pool, PoolOccupancy):
+        raise InputError(f"pool is {shown(pool)}: pass a PoolOccupancy, such as PoolOccupancy.of_tables(...)")
+    if not isinstance(copy, TokenCopy):
+        raise InputError(
+            f"copy is {shown(copy)}: pass a TokenCopy, such as TokenCopy(price, token_bytes=4096)"
+        )
+    limit = float("inf") if latency_budget is None else positive(latency_budget, "latency_budget")
     live = pool.by_head.sum(axis=(0, 2))
     sources = _sources(pool, live)
     tokens = live[sources]
@@ -179,6 +189,12 @@ def plan_step(
         np.sort(freed),
         seconds=copy.price.fixed + float(cost[:moves].sum()) if moves else 0.0,
     )
+
+
+def _seconds(value: object, what: str) -> None:
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    if not number or not 0 <= value < float("inf"):  # type: ignore[operator]  # a real number
+        raise InputError(f"{what} is {shown(value)}: pass seconds, at least 0")
 
 
 def _sources(pool: PoolOccupancy, live: Indices) -> Indices:
@@ -244,7 +260,8 @@ def _begins(head: Indices, source: Indices, destination: Indices) -> NDArray[np.
     begins[:1] = True
     begins[1:] = np.diff(head) != 0
     for places in (source, destination):
-        begins[1:] |= (np.diff(places, axis=0) != [0, 1]).any(axis=1)
+        entry, slot = np.diff(places, axis=0).T
+        begins[1:] |= (entry != 0) | (slot != 1)
     return begins
 
 

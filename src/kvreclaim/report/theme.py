@@ -50,11 +50,20 @@ SERIES: Mapping[str, Series] = {
     "block-joint:last-queries": Series("Block-joint (last queries)", "#1b86ea", "#4aa8fb", "diamond", (7, 3)),
     "block-joint:snapkv": Series("Block-joint (SnapKV, maxima)", "#1b86ea", "#4aa8fb", "square", (2, 3)),
     "block-swap:last-queries": Series("Block-joint + swaps", "#0a5a38", "#1f9187", "diamond", (9, 3)),
+    "block-joint:heads=max:tokens=max:snapkv": Series(
+        "Block-joint (SnapKV, maxima)", "#1b86ea", "#4aa8fb", "square", (2, 3)
+    ),
+    "block-swap:copies=0.01:last-queries": Series(
+        "Block-joint + swaps of 1 %", "#0a5a38", "#1f9187", "cross", (2, 3)
+    ),
+    "last-queries": Series("Last queries", "#840f42", "#e0246c", "cross", (2, 3)),
     "blend:last-queries": Series("Blend (last queries)", "#840f42", "#e0246c", "triangle-up", (7, 3)),
     "paged-eviction": Series("PagedEviction", "#1b86ea", "#4aa8fb", "cross", (9, 3, 2, 3)),
     "fp8": Series("FP8 cache", "#7414a0", "#9b57e6", "cross", (1, 3)),
     "int8": Series("INT8 cache", "#7414a0", "#9b57e6", "square", (2, 3)),
-    "frontier": Series("Beaten by no other that evicts", "#1d2430", "#e6e9ee", "stroke", (5, 4)),
+    "copies-frontier": Series(
+        "Beaten by no other in loss and copies", "#1d2430", "#e6e9ee", "stroke", (5, 4)
+    ),
     "random+compaction": Series("Random + compaction", "#7414a0", "#9b57e6", "cross", (6, 3)),
     "clustered-hole": Series("One clustered hole", "#c98408", "#c27c1c", "triangle-up"),
     # references

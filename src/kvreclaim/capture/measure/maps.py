@@ -13,7 +13,7 @@ from kvreclaim.capture.measure.plan import Plan
 from kvreclaim.keep import KeepMask
 
 # A frame is some kilobytes: these keep the file below a few hundred.
-MOST_POLICIES = 5
+MOST_POLICIES = 8
 MOST_HEADS = 2
 FRAMES_NEAR = (0.25, 0.5, 0.75)
 WHOLE = "all layers and heads"

@@ -34,8 +34,17 @@ class TwoPassPress(BasePress, ABC):
     Where every head keeps as many pairs, which all policies do, the cache gets really shorter. It keeps
     int(tokens * (1 - compression_ratio)) KV pairs per layer and head, as kvpress's own presses do. In a model
     that mixes full with sliding-window attention only the full layers are evicted from.
+
+    In a `kvpress.ComposedPress` it is refused where another press evicts from or changes the same cache: that
+    one runs layer by layer, and this one only once all layers have run.
+
+    Raises
+    ------
+    InputError
+        In the prefill, if another press cut or changed a layer before all were scored.
     """
 
+    _found: dict[int, tuple[Tensor, int]] = field(default_factory=dict, init=False, repr=False)
     _scores: dict[int, Tensor] = field(default_factory=dict, init=False, repr=False)
     _model: Any = field(default=None, init=False, repr=False)
 
@@ -53,11 +62,34 @@ class TwoPassPress(BasePress, ABC):
             cache = kwargs["past_key_values"]
             if module.layer_idx == pressed[0]:
                 self._scores.clear()
+                self._found.clear()
+            self._find(cache, module.layer_idx, tokens)
             self._scores[module.layer_idx] = self._layer_scores(module, cache, kwargs, output)
             if module.layer_idx == pressed[-1]:
+                self._check_alone(cache)
                 self.cut(cache, self._scores, compute_n_kept(tokens, self.compression_ratio))
                 self._scores.clear()
+                self._found.clear()
         return output
+
+    def _find(self, cache: Any, layer: int, tokens: int) -> None:
+        """Note a layer's keys as they are scored; refuse those that another press cut."""
+        keys = cache.layers[layer].keys
+        if keys.shape[2] != tokens:
+            raise self._beside_another()
+        self._found[layer] = keys, _version(keys)
+
+    def _check_alone(self, cache: Any) -> None:
+        """Refuse layers that are no longer what was scored."""
+        for layer, (keys, version) in self._found.items():
+            if cache.layers[layer].keys is not keys or _version(keys) != version:
+                raise self._beside_another()
+
+    def _beside_another(self) -> InputError:
+        return InputError(
+            f"{type(self).__name__} evicts from all layers at once, after another press has changed them one "
+            "by one: pass it alone, without that press in a ComposedPress"
+        )
 
     @abstractmethod
     def _layer_scores(self, module: Any, cache: Any, kwargs: dict[str, Any], output: Any) -> Tensor:
@@ -136,6 +168,12 @@ class JointPress(TwoPassPress):
         scores: Tensor = self.press.score(
             module, kwargs["hidden_states"], layer.keys, layer.values, attentions, kwargs
         )[0].float()
+        if not scores.isfinite().all():
+            head, token = (~scores.isfinite()).nonzero()[0].tolist()
+            raise InputError(
+                f"{type(self.press).__name__} scores {scores[head, token].item()} at layer "
+                f"{module.layer_idx}, head {head}, token {token}: pass a press of finite scores"
+            )
         return (scores - scores.min(dim=-1, keepdim=True).values.clamp_max(0.0)).cpu()
 
     def _select(self, scores: Any, budget: int) -> Any:
@@ -190,6 +228,11 @@ class BlockSwapPress(JointPress):
 
     copies: float = 0.025
     kind: ClassVar[type[Policy]] = BlockSwap
+
+
+def _version(keys: Tensor) -> int:
+    """Return how often a tensor was written to in place; 0 in inference mode, which doesn't count."""
+    return 0 if keys.is_inference() else keys._version
 
 
 def stacked(scores: dict[int, Tensor]) -> Any:

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from kvreclaim.report.charts.plot import Axis, Columns, Encodings, assemble, closed_form, columns, spoken
+from kvreclaim.report.charts import names
+from kvreclaim.report.charts.plot import (
+    TEXT,
+    Axis,
+    Columns,
+    Encodings,
+    assemble,
+    closed_form,
+    columns,
+    spoken,
+)
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
 
@@ -32,7 +42,8 @@ def lines(
     ----------
     rows
         Drawn rows (see `rows.drawn`); columns left and right, if there, are bars of x, and a line joins its
-        points by the column order, if there, else by x.
+        points by the column order, if there, else by x. Where column ring is true, a ring is drawn around
+        the point; column side says where its name stands (see `names`).
     x, y
         The axes; a logarithmic y leaves out what is not positive.
     width
@@ -66,6 +77,11 @@ def lines(
         points = coloured.mark_point(filled=True, opacity=1, size=size, description=spoken(shown))
         points = points.encode(y=at_y, shape=encodings.shape())
         layers.append(points.transform_filter("datum.role == 'line' || datum.role == 'dot'"))
+    if "ring" in rows.columns:
+        rings = base.mark_point(filled=False, size=330, strokeWidth=1.5, stroke=TEXT, opacity=1, aria=False)
+        layers.append(rings.encode(y=at_y).transform_filter("datum.ring"))
+    if "side" in rows.columns:
+        layers += names.layers(base.encode(y=at_y), rows["side"].unique().to_list())
     if "mark" in roles:
         layers.append(closed_form(base.encode(y=at_y), size=30))
     if theme.interactive:

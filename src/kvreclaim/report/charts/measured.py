@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import altair as alt
 import polars as pl
 
+from kvreclaim.report.charts.advice import copies
 from kvreclaim.report.charts.grouped import grouped_rows
 from kvreclaim.report.charts.lines import lines
-from kvreclaim.report.charts.plot import Axis
+from kvreclaim.report.charts.plot import Axis, log_axis
 from kvreclaim.report.charts.rows import drawn, label, line_of
 from kvreclaim.report.section import Width
 from kvreclaim.report.theme import Theme
@@ -17,6 +16,7 @@ from kvreclaim.report.wording import number, with_spread
 
 _SHARE = (0, 0.2, 0.4, 0.6, 0.8, 1)
 _RECLAIM = Axis("Physical reclaim (share of blocks)", domain=(0, 1), ticks=_SHARE)
+KL_TITLE = "KL to the full model (nats, log scale)"
 _ASKED = [("Ratio asked", "asked"), ("Retained", "retained")]
 
 
@@ -36,19 +36,6 @@ def _points(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _kl_axis(values: pl.Series) -> Axis:
-    """Return a logarithmic axis for positive values, between a 1, 2 or 5 of two decades, ticks at tens."""
-    least, most = float(values.min()), float(values.max())  # type: ignore[arg-type]  # polars types them loosely
-    decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(most)) + 2)
-    steps = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
-    start = max(step for step in steps if step <= least)
-    end = min(step for step in steps if step > most)
-    inside = [step for step in steps if start <= step <= end]
-    tens = [10.0**decade for decade in decades if start <= 10.0**decade <= end]
-    ticks = tuple(tens if len(tens) > 2 else inside)
-    return Axis("KL to the full model (nats, log scale)", "log", domain=(start, end), ticks=ticks)
-
-
 def tradeoff(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
     """Draw the harm each policy does, as KL, over what it frees without a copy: a line over the ratio.
 
@@ -61,7 +48,7 @@ def tradeoff(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
         As in `plot`.
     """
     x = Axis(_RECLAIM.title, domain=(-0.02, 1), ticks=_SHARE)
-    y = _kl_axis(table.filter(pl.col("mean") > 0)["mean"])
+    y = log_axis(table.filter(pl.col("mean") > 0)["mean"], KL_TITLE)
     return lines(
         _points(table),
         x,
@@ -72,6 +59,19 @@ def tradeoff(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
         y_name="KL (nats)",
         also=_ASKED,
         height=400,
+    )
+
+
+def over_copies(table: pl.DataFrame, width: Width, theme: Theme) -> alt.LayerChart:
+    """Draw the harm each policy does over what packing copies at one ratio, as an advice's candidates.
+
+    Parameters
+    ----------
+    table, width, theme
+        As in `advice.copies`; the mean is KL in nats, geometric over prompts.
+    """
+    return copies(
+        table, "KL to the full model (geometric mean, nats, log scale)", log=True, width=width, theme=theme
     )
 
 

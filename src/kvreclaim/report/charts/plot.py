@@ -6,6 +6,7 @@ so that the page can hide a series and change colours without touching the data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -46,10 +47,28 @@ class Axis:
             labelFlush=False,
         )
 
+    def share(self, value: float) -> float:
+        """Return where a value lies on an axis with a domain, from 0 at its start to 1 at its end."""
+        assert self.domain is not None  # noqa: S101  # whoever places something has one
+        start, end, at = (math.log(one) if self.scale == "log" else one for one in (*self.domain, value))
+        return (at - start) / (end - start)
+
     def to_scale(self) -> alt.Scale:
         """Altair's scale."""
         limits: Any = alt.Undefined if self.domain is None else list(self.domain)
         return alt.Scale(type=self.scale, nice=self.domain is None, domain=limits)
+
+
+def log_axis(values: pl.Series, title: str) -> Axis:
+    """Return a logarithmic axis for positive values, between a 1, 2 or 5 of two decades, ticks at tens."""
+    least, most = float(values.min()), float(values.max())  # type: ignore[arg-type]  # polars types them loosely
+    decades = range(math.floor(math.log10(least)) - 1, math.ceil(math.log10(most)) + 2)
+    steps = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
+    start = max(step for step in steps if step <= least)
+    end = min(step for step in steps if step > most)
+    inside = [step for step in steps if start <= step <= end]
+    tens = [10.0**decade for decade in decades if start <= 10.0**decade <= end]
+    return Axis(title, "log", domain=(start, end), ticks=tuple(tens if len(tens) > 2 else inside))
 
 
 class Encodings:

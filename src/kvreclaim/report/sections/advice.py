@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any
 
 import polars as pl
 
@@ -16,7 +18,7 @@ from kvreclaim.report.section import BlockMaps, Figure, Item, KeyNumber, Notes, 
 from kvreclaim.report.wording import counted, number
 
 _LOSSES = {
-    "continuation": "KL to the full model (mean of its logarithm, nats)",
+    "continuation": "KL to the full model (geometric mean, nats, log scale)",
     "retrieval": "Needles missed (share of those that the full cache finds)",
 }
 
@@ -28,6 +30,7 @@ def build(folder: Folder) -> Section:
     asked = folder.run["parameters"]
     prompts, matters = int(asked["prompts"]), str(asked["matters"])
     tables = TABLES[str(asked["block_tables"])].lower()
+    budget = float(asked["copy_budget"])
     counts = int(asked["trials"]) if matters == "retrieval" else prompts
     return Section(
         id="advice",
@@ -37,16 +40,16 @@ def build(folder: Folder) -> Section:
             f"Candidates for {str(asked['model']).rpartition('/')[2]}, {counted(prompts, 'prompt')} of "
             f"{int(asked['context']):,} tokens: each evicts to ratio {float(asked['ratio']):g}. What "
             f"comes back is counted in blocks of {asked['block_size']} ({tables}), with at most "
-            f"{charts.copied_text(float(asked['copy_budget']))} of the KV pairs copied.",
+            f"{charts.copied_text(budget)} of the KV pairs copied.",
             "What decides for all heads of a table together gives the memory back, and pays for it in "
             "quality beside the same scorer's own choice, head by head, which saves as much and gives "
             "nothing back. A cache in eight bits is the baseline: what it saves comes on top of an eviction.",
         ),
         items=(
-            _figure(table, _LOSSES.get(matters, "The user's own loss"), counts),
+            _figure(table, matters, budget, counts),
             Notes("The recommendation", (_reason(folder),)),
             *_block_maps(folder),
-            _table(table),
+            _table(table, budget),
         ),
         key_numbers=_key_numbers(table, prompts),
         sources=("kvpress", "paged-attention", "snapkv", "streaming-llm"),
@@ -82,29 +85,42 @@ def _same(found: object, wanted: object) -> bool:
     return (found or None) == (wanted or None)
 
 
-def _figure(table: pl.DataFrame, loss_title: str, counts: int) -> Figure:
-    rows = table.select(
-        policy=pl.Series(_series(table)),
-        x="physical_reclaim",
-        mean="loss",
+def _figure(table: pl.DataFrame, matters: str, budget: float, counts: int) -> Figure:
+    evicting = table.with_columns(series=pl.Series(_series(table))).filter(pl.col("ratio") > 0)
+    log = matters == "continuation"
+    rows = evicting.select(
+        policy="series",
+        x="packing_mib",
+        mean=pl.col("loss").exp() if log else pl.col("loss"),
         std=pl.lit(0.0),
         n=pl.lit(counts),
         kind=pl.lit("measured"),
-        copied=pl.Series([charts.copied_text(share) for share in table["moved_fraction"]]),
-        pareto="pareto",
+        returned="packing_reclaim",
     )
+    title = _LOSSES.get(matters, "The user's own loss")
     return Figure(
         id="advice-tradeoff",
-        title="What is lost, and what comes back",
+        title="What is lost, and what giving the blocks back copies",
         caption=(
-            "A point is a candidate: lower and further right is better. The line joins those that no other "
-            "that evicts beats in loss, memory and copies."
+            "A point is a candidate: lower and further left is better. Across: what packing copies so that "
+            "all blocks come back that it evicts, whatever the budget"
+            f"{_budget_words(table, budget)}. Rings, joined by the line: no other loses less, copies less "
+            "and returns as much. Caches in eight bits copy nothing and stand in the table below."
         ),
-        drawings={(): partial(charts.tradeoff, rows, loss_title)},
-        series=(charts.FRONTIER, *_series(table)),
+        drawings={(): partial(charts.copies, rows, title, log)},
+        series=(charts.FRONTIER, *evicting["series"]),
         spread="means",
         wide=True,
     )
+
+
+def _budget_words(table: pl.DataFrame, budget: float) -> str:
+    """Return the copy budget in MiB of a request, where any candidate's copies tell the scale."""
+    moving = table.filter(pl.col("packing_moved_fraction") > 0)
+    if moving.is_empty():
+        return ""
+    whole = moving["packing_mib"][0] / moving["packing_moved_fraction"][0]
+    return f", here {number(budget * whole)} MiB"
 
 
 def _series(table: pl.DataFrame) -> list[str]:
@@ -139,8 +155,8 @@ def _block_maps(folder: Folder) -> tuple[Item, ...]:
             title="Before and after: one prompt's masks, block by block",
             caption=(
                 "What a shared table sees: a cell is a token, live while any head keeps it, and stronger the "
-                "more of them do. SnapKV's own choice leaves every block held; one decision for all heads "
-                "leaves whole blocks free."
+                "more of them do, before any copy. SnapKV's own choice leaves every block held; one decision "
+                "for all heads leaves whole blocks free; swaps and blends free theirs once they have copied."
             ),
             maps=maps,
             views=tuple(dict.fromkeys(str(found["view"]) for found in maps if "view" in found)),
@@ -148,7 +164,7 @@ def _block_maps(folder: Folder) -> tuple[Item, ...]:
     )
 
 
-def _table(table: pl.DataFrame) -> Table:
+def _table(table: pl.DataFrame, budget: float) -> Table:
     rows = tuple(
         (
             label(series) + (" (recommended)" if row["recommended"] else ""),
@@ -157,7 +173,7 @@ def _table(table: pl.DataFrame) -> Table:
             number(row["top1"]),
             "–" if row["needle"] is None else number(row["needle"]),
             number(row["physical_reclaim"]),
-            charts.copied_text(row["moved_fraction"]),
+            _copied(row, budget),
             f"{row['admitted']:,}",
             number(row["gib"]),
         )
@@ -166,7 +182,10 @@ def _table(table: pl.DataFrame) -> Table:
     return Table(
         id="advice-table",
         title="Every candidate",
-        caption="Means over prompts, measured; KL by SnapKV's is a geometric mean.",
+        caption=(
+            "Means over prompts, measured; KL by SnapKV's is a geometric mean. Where packing would exceed "
+            "the copy budget nothing is copied, and only what is free as it stands comes back."
+        ),
         columns=(
             *("Candidate", "Loss", "KL by SnapKV's", "Top-1", "Needles found"),
             *("Comes back", "Pairs copied", "Requests admitted", "GiB back"),
@@ -174,6 +193,13 @@ def _table(table: pl.DataFrame) -> Table:
         rows=rows,
         numeric=frozenset(range(1, 9)),
     )
+
+
+def _copied(row: Mapping[str, Any], budget: float) -> str:
+    needs, more = row["packing_moved_fraction"], row["packing_reclaim"] > row["physical_reclaim"]
+    if more and needs > budget and not row["moved_fraction"]:
+        return f"none: it takes {charts.copied_text(needs)}, over the {charts.copied_text(budget)} allowed"
+    return charts.copied_text(row["moved_fraction"])
 
 
 def _key_numbers(table: pl.DataFrame, prompts: int) -> tuple[KeyNumber, ...]:

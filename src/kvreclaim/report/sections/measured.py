@@ -9,6 +9,7 @@ import polars as pl
 
 from kvreclaim.errors import InputError
 from kvreclaim.report.charts import measured as charts
+from kvreclaim.report.charts.advice import FRONTIER
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.measurements import REMEDIES, TABLES, Measurements, pooled
@@ -60,6 +61,7 @@ def build(folder: Folder) -> Section:
 def _figures(measured: Measurements) -> tuple[Item, ...]:
     found = (
         _tradeoff(measured),
+        _copies(measured),
         _matched(measured),
         needles.figure(measured),
         _savings(measured),
@@ -109,6 +111,40 @@ def _tradeoff(measured: Measurements) -> Figure | None:
         series=measured.policies,
         wide=True,
     )
+
+
+def _copies(measured: Measurements) -> Figure | None:
+    here = measured.at(measured.tables[0], ratio=measured.ratio)
+    if measured.geometry is None or not (here["kl"] > 0).any():
+        return None
+    return Figure(
+        id="measured-copies",
+        title=f"Harm against what giving the blocks back copies, at ratio {measured.ratio:g}",
+        caption=(
+            "Lower and further left is better; harm is a geometric mean over prompts. Across: the "
+            "fewest bytes of a prompt's cache that packing copies, so that all blocks come back that the "
+            "survivors don't need. Rings, joined by the line: no other loses less, copies less and returns"
+            f" as much. B = {measured.block_size}."
+        ),
+        drawings=_drawings(measured, charts.over_copies, _kl_over_copies),
+        controls=(_control(measured),),
+        series=(FRONTIER, *measured.policies),
+        spread="means",
+        wide=True,
+    )
+
+
+def _kl_over_copies(measured: Measurements, kind: str) -> pl.DataFrame:
+    rows = measured.at(kind, ratio=measured.ratio)
+    moved, back = (
+        pooled(rows, metric).select("policy", pl.col("mean").alias(name))
+        for metric, name in (("packing_moved_pairs", "moved"), ("packing_reclaim", "returned"))
+    )
+    pair = measured.geometry.bytes_per_pair if measured.geometry else 0
+    logs = rows.filter(pl.col("kl") > 0).with_columns(log_kl=pl.col("kl").log())
+    kl = pooled(logs, "log_kl").with_columns(mean=pl.col("mean").exp(), std=pl.lit(0.0))
+    table = kl.join(moved, on="policy").join(back, on="policy")
+    return measured.ordered(table.with_columns(x=pl.col("moved") * pair / 2**20))
 
 
 def _joined(measured: Measurements, kind: str, x: str, y: str) -> pl.DataFrame:
