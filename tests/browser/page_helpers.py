@@ -25,6 +25,7 @@ FIGURES = [
     "masks-tables",
     "masks-remedies",
     "measured-tradeoff",
+    "measured-copies",
     "measured-matched",
     "measured-needles",
     "measured-saving",

@@ -175,6 +175,21 @@ def test_no_word_of_a_chart_is_cut_or_lies_on_another(request: pytest.FixtureReq
         assert page.locator(f"#{name} .chart svg.marks").evaluate(BAD_WORDS) == [], name
 
 
+def test_long_tables_are_folded_where_rows_are_cards(narrow: Any) -> None:
+    page = narrow.page
+    long = page.locator("details.narrow")
+    assert long.count() > 0
+    assert not long.locator("tbody tr").first.is_visible()
+    assert page.locator("section.card.wide > .scroll tbody tr").first.is_visible()  # a short one
+    long.first.locator("summary").click()
+    assert long.first.locator("tbody tr").first.is_visible()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.wait_for_function("[...document.querySelectorAll('details.narrow')].every((table) => table.open)")
+    assert not long.first.locator("summary").is_visible()
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("![...document.querySelectorAll('details.narrow')].some((table) => table.open)")
+
+
 def test_charts_fit_a_window_that_grows(narrow: Any) -> None:
     page = narrow.page
     width = "document.querySelector('#shapes-retained .chart svg.marks').getBoundingClientRect().width"

@@ -166,11 +166,22 @@ function watchSections() {
   for (const section of sections) observer.observe(section);
 }
 
+/** Fold long tables where the screen is narrow and each of their rows a card; on wide ones they stay open. */
+function foldTables() {
+  const narrow = matchMedia("(max-width: 40rem)");
+  const fold = () => {
+    for (const table of document.querySelectorAll("details.narrow")) table.open = !narrow.matches;
+  };
+  narrow.addEventListener("change", fold);
+  fold();
+}
+
 async function start() {
   const views = Object.entries(pageData.figures).map(
     ([id, figure]) => new FigureView(document.getElementById(id), figure),
   );
   watchTheme(views);
+  foldTables();
   watchSections();
   watchControls(views);
   for (const [id, maps] of Object.entries(pageData.blockMaps)) new BlockMapView(document.getElementById(id), maps);

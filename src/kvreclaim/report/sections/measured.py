@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import polars as pl
 
 from kvreclaim.errors import InputError
 from kvreclaim.report.charts import measured as charts
-from kvreclaim.report.charts.advice import FRONTIER
 from kvreclaim.report.charts.rows import label
 from kvreclaim.report.folder import Folder
 from kvreclaim.report.measurements import REMEDIES, TABLES, Measurements, pooled
 from kvreclaim.report.section import (
     BlockMaps,
     Control,
-    Drawing,
     Figure,
     Item,
     Notes,
@@ -25,8 +23,9 @@ from kvreclaim.report.section import (
 )
 from kvreclaim.report.sections import measured_needles as needles
 from kvreclaim.report.sections import measured_tables as tables
-from kvreclaim.report.sections.measured_findings import ENOUGH, findings, interval_words, key_numbers, means
-from kvreclaim.report.sections.parts import Chart
+from kvreclaim.report.sections import measured_tradeoffs as tradeoffs
+from kvreclaim.report.sections.measured_findings import findings, interval_words, key_numbers
+from kvreclaim.report.sections.measured_parts import by_table, joined, table_control
 from kvreclaim.report.wording import counted, number
 
 
@@ -60,8 +59,8 @@ def build(folder: Folder) -> Section:
 
 def _figures(measured: Measurements) -> tuple[Item, ...]:
     found = (
-        _tradeoff(measured),
-        _copies(measured),
+        tradeoffs.tradeoff(measured),
+        tradeoffs.copies(measured),
         _matched(measured),
         needles.figure(measured),
         _savings(measured),
@@ -70,99 +69,8 @@ def _figures(measured: Measurements) -> tuple[Item, ...]:
     return tuple(figure for figure in found if figure is not None)
 
 
-def _control(measured: Measurements) -> Control:
-    return Control("block-tables", "Block tables", tuple((kind, TABLES[kind]) for kind in measured.tables))
-
-
-def _drawings(
-    measured: Measurements, chart: Chart, rows: Callable[[Measurements, str], pl.DataFrame]
-) -> dict[tuple[str, ...], Drawing]:
-    """Return a drawing for each kind of block table."""
-    return {(kind,): partial(chart, rows(measured, kind)) for kind in measured.tables}
-
-
-# Quality against memory
-
-
-def _tradeoff(measured: Measurements) -> Figure | None:
-    if not (measured.frame["kl"] > 0).any():
-        return None
-    wall = [
-        policy
-        for policy, share in means(measured, measured.tables[0], "physical_reclaim").items()
-        if share < ENOUGH
-    ]
-    left = (
-        f" {TABLES[measured.tables[0]]}: {len(wall)} of {len(measured.policies)} policies never leave the "
-        "left edge."
-        if wall
-        else ""
-    )
-    return Figure(
-        id="measured-tradeoff",
-        title="Harm against memory that comes back without a copy",
-        caption=(
-            "A line runs over the ratio; lower and further right is better. A colour is a family of "
-            "policies (clusters of attention, attention so far, attention to come, keys alone, chunks, a "
-            f"window); dash and shape tell its members apart.{left} B = {measured.block_size}."
-        ),
-        drawings=_drawings(measured, charts.tradeoff, _kl_over_reclaim),
-        controls=(_control(measured),),
-        series=measured.policies,
-        wide=True,
-    )
-
-
-def _copies(measured: Measurements) -> Figure | None:
-    here = measured.at(measured.tables[0], ratio=measured.ratio)
-    if measured.geometry is None or not (here["kl"] > 0).any():
-        return None
-    return Figure(
-        id="measured-copies",
-        title=f"Harm against what giving the blocks back copies, at ratio {measured.ratio:g}",
-        caption=(
-            "Lower and further left is better; harm is a geometric mean over prompts. Across: the "
-            "fewest bytes of a prompt's cache that packing copies, so that all blocks come back that the "
-            "survivors don't need. Rings, joined by the line: no other loses less, copies less and returns"
-            f" as much. B = {measured.block_size}."
-        ),
-        drawings=_drawings(measured, charts.over_copies, _kl_over_copies),
-        controls=(_control(measured),),
-        series=(FRONTIER, *measured.policies),
-        spread="means",
-        wide=True,
-    )
-
-
-def _kl_over_copies(measured: Measurements, kind: str) -> pl.DataFrame:
-    rows = measured.at(kind, ratio=measured.ratio)
-    moved, back = (
-        pooled(rows, metric).select("policy", pl.col("mean").alias(name))
-        for metric, name in (("packing_moved_pairs", "moved"), ("packing_reclaim", "returned"))
-    )
-    pair = measured.geometry.bytes_per_pair if measured.geometry else 0
-    logs = rows.filter(pl.col("kl") > 0).with_columns(log_kl=pl.col("kl").log())
-    kl = pooled(logs, "log_kl").with_columns(mean=pl.col("mean").exp(), std=pl.lit(0.0))
-    table = kl.join(moved, on="policy").join(back, on="policy")
-    return measured.ordered(table.with_columns(x=pl.col("moved") * pair / 2**20))
-
-
-def _joined(measured: Measurements, kind: str, x: str, y: str) -> pl.DataFrame:
-    """Return one metric over another, a row a policy and ratio, best policy first."""
-    by = ("policy", "ratio")
-    rows = measured.at(kind).with_columns(logical_saving=1 - pl.col("retained"))
-    across = pooled(rows, x, by).select(*by, x="mean", x_std="std")
-    kept = pooled(rows, "retained", by).select(*by, retained="mean")
-    table = pooled(rows, y, by).join(across, on=by).join(kept, on=by)
-    return measured.ordered(table, "ratio")
-
-
-def _kl_over_reclaim(measured: Measurements, kind: str) -> pl.DataFrame:
-    return _joined(measured, kind, "physical_reclaim", "kl")
-
-
 def _reclaim_over_saving(measured: Measurements, kind: str) -> pl.DataFrame:
-    return _joined(measured, kind, "logical_saving", "physical_reclaim")
+    return joined(measured, kind, "logical_saving", "physical_reclaim")
 
 
 def _savings(measured: Measurements) -> Figure:
@@ -173,8 +81,8 @@ def _savings(measured: Measurements) -> Figure:
             "The dashed diagonal is memory that comes back in full. What lies below it is paid for and "
             f"unused until it is compacted or packed. B = {measured.block_size}, no copies."
         ),
-        drawings=_drawings(measured, charts.over_saving, _reclaim_over_saving),
-        controls=(_control(measured),),
+        drawings=by_table(measured, charts.over_saving, _reclaim_over_saving),
+        controls=(table_control(measured),),
         series=(*measured.policies, "logical-saving"),
     )
 
@@ -189,8 +97,8 @@ def _block_sizes(measured: Measurements) -> Figure | None:
         id="measured-block-size",
         title=f"Over the block size, at ratio {measured.ratio:g}",
         caption="The dashed line is the logical saving, the mean of all policies. No copies.",
-        drawings=_drawings(measured, charts.over_block_size, _reclaim_over_block_size),
-        controls=(_control(measured),),
+        drawings=by_table(measured, charts.over_block_size, _reclaim_over_block_size),
+        controls=(table_control(measured),),
         series=(*measured.policies, "logical-saving"),
     )
 
