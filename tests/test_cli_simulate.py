@@ -120,6 +120,31 @@ def test_plan_compares_methods_and_modes(tmp_path):
     assert "At 2 times the trace's own load" in sections([Folder(out)])[0].items[-1].caption
 
 
+def test_simulate_says_what_the_pool_does_without_the_eviction(tmp_path):
+    packed = ("--policy", "streaming-llm", "--mode", "pack")
+    tight = call("simulate", TRACE, "--blocks", 1200, *packed, "--out", tmp_path / "out")
+    full = answer("simulate", TRACE, "--blocks", 1200)
+    assert full["pool_binding"]
+    assert f"binds: {full['preemptions']} preemptions, up to {full['peak_waiting']}" in " ".join(
+        tight.out.split()
+    )
+    assert (
+        "with this eviction the pool is not binding"
+        in sections([Folder(tmp_path / "out")])[0].prose[2].lower()
+    )
+    roomy = call("simulate", TRACE, "--blocks", 9000, *packed)
+    assert "Nor is it without the eviction, which costs here and admits nobody" in " ".join(roomy.out.split())
+
+
+def test_a_huge_request_is_refused_by_name_whatever_is_evicted(tmp_path):
+    huge = tmp_path / "huge.csv"
+    huge.write_text("arrival,prompt,output\n0,2000000000,10\n1,100,10\n")
+    found = call("simulate", huge, "--blocks", 100, "--policy", "per-head")
+    assert found.status == 0
+    assert "request 0 refused: 2,000,000,010 tokens" in " ".join(found.out.split())
+    refused(call("plan", huge), "evictions are simulated up to 134,217,728")
+
+
 def said(*arguments):
     found = call("plan", TRACE, *arguments)
     assert found.status == 0, found.err
@@ -192,6 +217,7 @@ def test_refused_requests_mean_that_the_pool_binds():
         (["simulate", TRACE, "--kv-dtype", "fp4"], ["fp4"]),
         (["simulate", TRACE, "--requests", -5], ["requests is -5"]),
         (["plan", TRACE, "--requests", -5], ["requests is -5"]),
+        (["simulate", TRACE, "--blocks", 3, "--block-size", 2**21], ["block_size", "1048576"]),
         (["simulate", TRACE, "--blocks", "99999999999999999999"], ["blocks", "at most 2147483647"]),
         (["simulate", TRACE, "--blocks", 2**31 - 1, "--page-blocks", 4], ["blocks", "at most 16,777,216"]),
         (["simulate", TRACE, "--rate", 2, "--seed", -1], ["seed is -1"]),

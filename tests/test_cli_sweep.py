@@ -171,6 +171,7 @@ def test_a_cell_that_cannot_be_is_named_and_the_others_go_on(grid, tmp_path):
     [
         ("[grid]\nblocks = []\n", "no cells"),
         ("[fixed]\nblocks = 5\n", "no cells"),
+        ("[fixed]\nblocks = 5\n[grid]\nblocks = [6]\n", "blocks is in [fixed] and in [grid]"),
         ("[grid]\nblocks = 5\n", "no list"),
         ("[grid]\ncolour = [1]\n", "unknown parameter 'colour'"),
         ("[grid]\nblocks = ['many']\n", "blocks is 'many'"),

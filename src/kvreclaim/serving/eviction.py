@@ -20,6 +20,7 @@ from kvreclaim.validate import non_negative_int, positive_int
 MODES = {"mask": places.MASK, "free": places.FREE_BLOCKS, "pack": places.PACK, "reuse": places.REUSE}
 DYING = {"scattered": places.SCATTERED, "before window": places.BEFORE_WINDOW, "whole": places.WHOLE}
 SINKS = 4  # StreamingLLM's
+MOST_TOKENS = 1 << 27  # of a request that evictions are simulated of: a table of as many counts
 Counts = NDArray[np.int64]
 Survivors = Callable[[Counts], Counts]
 DeadBlocks = Callable[[Counts, Counts, int], Counts]
@@ -76,12 +77,25 @@ class Eviction:
         if non_negative_int(self.budget, "budget"):
             positive_int(self.buffer, "buffer")
         elif self.survivors is None:
-            raise InputError("the eviction evicts nothing: pass survivors, or a budget and a buffer")
+            raise InputError(
+                "the eviction evicts nothing: pass a policy, or a budget and a buffer for while decoding"
+            )
         if self.dying not in DYING:
             raise InputError(f"dying is {self.dying!r}: pass one of {', '.join(DYING)}")
 
     def rule(self, longest: int, block_size: int) -> Rule:
-        """Return the kernel's rule, its tables made for lengths up to `longest` tokens."""
+        """Return the kernel's rule, its tables made for lengths up to `longest` tokens.
+
+        Raises
+        ------
+        InputError
+            If they would not fit into memory: of more than `MOST_TOKENS`.
+        """
+        if longest > MOST_TOKENS:
+            raise InputError(
+                f"a request of {longest:,} tokens: evictions are simulated up to {MOST_TOKENS:,}; pass "
+                "shorter requests or a smaller pool"
+            )
         left = freed = np.empty(0, np.int32)
         if self.survivors is not None:
             lengths = np.arange(longest + 1, dtype=np.int64)

@@ -28,6 +28,7 @@ _COUNTS = (
     *("requests", "seed", "gpus", "blocks", "block_size", "max_num_seqs", "max_num_batched_tokens"),
     *("budget", "buffer", "page_blocks"),
 )
+LARGEST_BLOCK = 1 << 20  # tokens
 DTYPES = {"auto": None, "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
@@ -131,6 +132,8 @@ class Scenario:
                 raise InputError(f"{name} is {getattr(self, name)}: pass a finite number, at least 0")
         for name in ("burstiness", "load"):
             positive(getattr(self, name), name)
+        if self.block_size > LARGEST_BLOCK:
+            raise InputError(f"block_size is {self.block_size}: pass at most {LARGEST_BLOCK} tokens")
         if self.blocks == 1:
             raise InputError("blocks is 1: pass at least 2, one of them is vLLM's null block")
 

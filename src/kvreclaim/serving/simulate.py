@@ -125,7 +125,8 @@ class _Run:
         self._costs = kernel.Costs(*step_time.constants, float(copies.event), float(copies.token))
         prompt, output = trace.longest
         self._seconds = 0.0
-        self._rule = None if eviction is None else eviction.rule(prompt + output, settings.block_size)
+        longest = min(prompt + output, settings.blocks * settings.block_size)  # more is refused
+        self._rule = None if eviction is None else eviction.rule(longest, settings.block_size)
         self._groups = memory.groups
         simple = self._groups is None and not memory.by_block and _grows(self._rule)
         self._ring = _ring(output) if aggregate and simple else _NO_RING

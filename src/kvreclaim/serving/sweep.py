@@ -77,6 +77,8 @@ def read_grid(path: str | PathLike[str]) -> Grid:
     for name, values in grid.items():
         if not isinstance(values, list) or not values:
             raise InputError(f"{file}: [grid] {name} is no list of values: a grid with no cells")
+    for name in fixed.keys() & grid.keys():
+        raise InputError(f"{file}: {name} is in [fixed] and in [grid]; pass it in one of them")
     if not grid:
         raise InputError(f"{file}: [grid] is empty, a grid with no cells; pass lists of values to vary")
     count = 1

@@ -50,7 +50,7 @@ def build(folder: Folder) -> Section:
             "Requests of a trace arrive, wait for blocks, run, and leave; when blocks lack, the one that "
             "came last starts over. A simulation by vLLM's scheduling rules, step by step.",
             *where(folder),
-            *findings(summary),
+            *findings(folder, summary),
             *alike(summary),
         ),
         items=tuple(items),

@@ -43,18 +43,29 @@ def at_load(folder: Folder) -> str:
     return "At the trace's own load. " if load == 1 else f"At {load:g} times the trace's own load. "
 
 
-def findings(summary: pl.DataFrame) -> tuple[str, ...]:
-    """Return whether the pool binds."""
+def findings(folder: Folder, summary: pl.DataFrame) -> tuple[str, ...]:
+    """Return whether the pool binds, of a plan with the full cache."""
     first = summary.row(0, named=True)
     if first["pool_binding"]:
         return (
             f"Here the pool binds: of {first['requests']:,} requests up to {first['peak_waiting']:,} wait, "
             f"and {first['preemptions']:,} times one is preempted.",
         )
+    if folder.command == "simulate" and _evicts(folder):
+        return (
+            "With this eviction the pool is not binding: no request ever waits for blocks. Whether it is "
+            "without, the same command without the eviction says.",
+        )
     return (
         "Here the pool is not binding: no request ever waits for blocks, so giving memory back admits "
         "nobody. A faster arrival of the same requests, or a smaller pool, would change that.",
     )
+
+
+def _evicts(folder: Folder) -> bool:
+    given = folder.run.get("parameters", {})
+    rules = (given.get("policy", "none"), given.get("evict_while_decoding", "never"))
+    return rules != ("none", "never") or bool(given.get("masks") or given.get("measured"))
 
 
 def key_numbers(folder: Folder, summary: pl.DataFrame) -> tuple[KeyNumber, ...]:
