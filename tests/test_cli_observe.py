@@ -95,6 +95,19 @@ def test_every_policy_is_run_in_every_mode(asked):
     ]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--policy", "adakv", "--policy", "adakv:snapkv"), "adakv:snapkv is given twice"),
+        (("--policy", "triattention"), "pass --centres"),
+        (("--policy", "snapkv", "--mode", "compact"), "pass one of free, pack, mask"),
+    ],
+)
+def test_what_would_run_twice_or_lacks_something_is_refused(asked, arguments, said):
+    refused(call("observe", *SMALL, *arguments), said)
+    assert asked == []
+
+
 def test_a_policy_takes_scores_and_parameters_as_in_measure(asked, tmp_path):
     centres = tmp_path / "centres.npz"
     centres.write_bytes(b"of a model")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import fields
 
+import numpy as np
 import pytest
 
 from kvreclaim.errors import InputError
@@ -14,6 +15,11 @@ from kvreclaim.runtimes.vllm.options import POLICIES, Options, from_environment,
 def test_an_option_goes_through_json_and_back():
     options = Options("h2o", 128, "mask", buffer=32, recent_share=0.25, records="somewhere")
     assert parse(options.as_json()) == options
+
+
+def test_numbers_of_numpy_are_written_as_pythons():
+    options = Options("h2o", np.int64(128), recent_share=np.float32(0.25))
+    assert parse(options.as_json()) == Options("h2o", 128, recent_share=0.25)
 
 
 def test_the_environment_may_be_silent(monkeypatch):

@@ -175,8 +175,19 @@ def _options(
     from kvreclaim.runtimes.vllm.naming import options_of
     from kvreclaim.runtimes.vllm.options import Options
 
+    known = ("free", "pack", "mask")
+    if unknown := [mode for mode in modes if mode not in known]:
+        raise InputError(f"mode is {unknown[0]!r}: pass one of {', '.join(known)}")
     named = [options_of(policy) for policy in policies]
+    for place, one in enumerate(named):
+        if one in named[:place]:
+            raise InputError(f"--policy {policies[place]} is given twice: pass each policy once")
     looking = [one for one in named if scored_by(one["policy"], one.get("scores")) == "triattention"]
+    if looking and centres is None:
+        raise InputError(
+            "TriAttention's scores need the model's query centres: pass --centres, of `kvreclaim calibrate "
+            "queries`"
+        )
     if centres is not None and not looking:
         raise InputError("--centres is for TriAttention's scores: pass --policy triattention")
     for one in looking:

@@ -95,15 +95,16 @@ def check_blocks(options: Options, block_size: int) -> None:
     InputError
         If the policy decides by block and its budget is too small for that.
     """
-    least = 0
+    least, instead = 0, "pass a larger budget"
     if options.policy == "paged-eviction":
         least = block_size
     elif options.policy in JOINT:
         policy = options.joint()
         assert isinstance(policy, JointPolicy)  # noqa: S101  # as all of these
         least = -(-policy.sinks // block_size) * block_size + policy.recent + block_size - 1
+        instead += ", or fewer sinks or recent tokens"
     if options.budget is not None and options.budget < least:
         raise InputError(
             f"{options.policy} may have to keep {least} pairs in whole blocks of {block_size}, and the "
-            f"budget is {options.budget}: pass a larger budget, or fewer sinks or recent tokens"
+            f"budget is {options.budget}: {instead}"
         )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from hashlib import sha256
+from numbers import Integral, Real
 from typing import Any
 
 from kvreclaim import policies
@@ -197,7 +198,7 @@ class Options:
 
     def as_json(self) -> str:
         """Return the option as JSON text, as the environment variable takes it."""
-        return json.dumps(self.changed())
+        return json.dumps(self.changed(), default=_plain)
 
     def _check_scores(self) -> None:
         if self.scores is not None:
@@ -260,6 +261,15 @@ def from_mapping(given: Mapping[str, Any]) -> Options:
     options = Options(**given)
     check_taken(options.policy, options.scores, [name for name, value in given.items() if value is not None])
     return options
+
+
+def _plain(value: object) -> int | float:
+    """Return a number of another kind, such as NumPy's, as Python's own: JSON has no other."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{value!r} is no number")
 
 
 def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
