@@ -262,7 +262,9 @@ OPTIONAL: Mapping[str, Mapping[str, Column]] = {
         **dict.fromkeys(("policy", "mode"), TEXT),
         "budget": SIZE,
         **{f"{kind}{column}": COUNT for kind in ("", "predicted_") for column in _EVICTED},
-        "moved_bytes": COUNT,
+        **dict.fromkeys(("event", "computed_tokens", "kept", "kept_pairs", "attended_pairs"), COUNT),
+        **dict.fromkeys(("dead_pairs", "blocks_before", "moved_pairs", "moved_bytes", "runs"), COUNT),
+        **dict.fromkeys(("score_seconds", "seconds", "priced_seconds"), AMOUNT),
     },
 }
 

@@ -50,6 +50,8 @@ def observed_tables(folder: Folder) -> tuple[Rows, pl.DataFrame]:
         said = _Refusals(folder.path / RUNS, place, run)
         for name in SIZES:
             said.hold(name, asked.get(name, run[name]), "run.json")
+        if (run.get("outside") or 0) > run["requests"]:
+            said.refuse("outside", f"at most {run['requests']}", "'requests'")
         for mask in ("kl_asked", "kl_effective"):
             if run.get(f"{mask}_count") is not None:
                 said.hold(f"{mask}_count", run["requests"], "'requests'")
@@ -162,6 +164,15 @@ def _check_evictions(folder: Folder, runs: Rows, evictions: pl.DataFrame) -> Non
             continue
         if row["request"] is None or row["request"] >= run["requests"]:
             said.refuse("request", f"there are {run['requests']}", RUNS)
+        most = {
+            "step": max(run["observed_steps"] or 0, run["predicted_steps"] or 0),
+            **dict.fromkeys(("tokens", "predicted_tokens"), run["prompt_tokens"] + run["max_tokens"]),
+            "held": row["tokens"],
+            "predicted_held": row["predicted_tokens"],
+        }
+        for name, limit in most.items():
+            if limit is not None and row[name] is not None and row[name] > limit:
+                said.refuse(name, f"at most {limit}", f"{RUNS}, or the row's own tokens,")
         for name in ("policy", "mode", "budget"):
             if row[name] is not None:  # of a predicted eviction that did not come, only the policy is known
                 said.hold(name, run[name], RUNS)
