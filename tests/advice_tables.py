@@ -68,9 +68,10 @@ def write_advice(folder: Path) -> Path:
                 "difference": 0.4,
                 "low": 0.1,
                 "high": 0.7,
+                "p": 0.25,
                 "told_apart": True,
             },
-            {"name": "fp8", "difference": -0.7, "low": None, "high": None, "told_apart": True},
+            {"name": "fp8", "difference": -0.7, "low": None, "high": None, "p": 0.25, "told_apart": True},
         ],
     }
     _write(folder / "advice.json", {"rows": rows().to_dicts(), "choice": choice})

@@ -183,8 +183,9 @@ def _reason(chosen: Option, within: Sequence[Option], comparisons: Sequence[Comp
         why = f"loses least, told apart from all others {on}"
     formats = {one.name for one in comparisons if one.told_apart and one.high < 0}
     formats -= {one.name for one in close}
-    lose = "loses" if len(formats) == 1 else "lose"
-    note = f"; {' and '.join(sorted(formats))} {lose} less: where the runtime has it, take it first"
+    lose, them = ("loses", "it") if len(formats) == 1 else ("lose", "them")
+    named = " and ".join(sorted(formats))
+    note = f"; {named} {lose} less: where the runtime has {them}, take {them} first"
     return f"{chosen.name} {frees}; {why}{note if formats else ''}"
 
 

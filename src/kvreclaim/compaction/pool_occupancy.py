@@ -62,7 +62,8 @@ class PoolOccupancy:
             )
         if self.movable.shape != (entries,) or not self.writable[self.movable].all():
             raise InputError("movable: pass a bool for each entry, True only where all slots are writable")
-        steps = np.diff(self.request.astype(np.int64))
+        object.__setattr__(self, "request", self.request.astype(np.int64))  # sums of it must not overflow
+        steps = np.diff(self.request)
         if entries and (self.request[0] != 0 or not ((steps == 0) | (steps == 1)).all()):
             raise InputError("request: pass numbers that ascend from 0 without a gap, request by request")
 

@@ -95,6 +95,12 @@ class Measurements:
             return None
 
     @property
+    def windowed(self) -> int:
+        """How many layers have a window, which gives blocks back whatever a policy does."""
+        windows = self.geometry.windows if self.geometry else ()
+        return sum(window is not None for window in windows)
+
+    @property
     def prompt_pairs(self) -> int | None:
         """KV pairs of a prompt; None where prompts differ in length or the geometry is unknown."""
         lengths = self.frame["tokens"].unique().to_list()

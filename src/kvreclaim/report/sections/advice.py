@@ -92,7 +92,7 @@ def _figure(table: pl.DataFrame, matters: str, budget: float, counts: int) -> Fi
         policy="series",
         x="packing_mib",
         mean=pl.col("loss").exp() if log else pl.col("loss"),
-        std=pl.lit(0.0),
+        std=pl.lit(None, pl.Float64),
         n=pl.lit(counts),
         kind=pl.lit("measured"),
         returned="packing_reclaim",
@@ -135,12 +135,15 @@ def _series(table: pl.DataFrame) -> list[str]:
 def _reason(folder: Folder) -> str:
     choice = folder.advice["choice"]
     others = [
-        f"{one['name']} {one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
+        f"{one['name']} {one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}], p = {one['p']:.2g}"
         for one in choice["comparisons"]
         if one["low"] is not None
     ]
     beside = (
-        f". Loss beside it, 95 % by a paired bootstrap over prompts: {'; '.join(others)}" if others else ""
+        ". Loss beside it, 95 % by a paired bootstrap over prompts, p by flipping signs; told apart where "
+        f"both say so: {'; '.join(others)}"
+        if others
+        else ""
     )
     return f"{choice['reason']}{beside}."
 

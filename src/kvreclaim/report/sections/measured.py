@@ -45,6 +45,7 @@ def build(folder: Folder) -> Section:
             f"These are masks of one model on {counted(measured.prompts, 'prompt')}; other models and texts "
             "give other numbers. The next few hundred tokens also forgive losses that a question about the "
             "prompt would not.",
+            *_windows(measured),
         ),
         items=(
             Notes("What the numbers say", (*findings(measured), *needles.findings(measured))),
@@ -54,6 +55,16 @@ def build(folder: Folder) -> Section:
         ),
         key_numbers=key_numbers(measured),
         sources=("kvpress", "paged-attention", "kv-compress", "streaming-llm", "snapkv", "h2o"),
+    )
+
+
+def _windows(measured: Measurements) -> tuple[str, ...]:
+    if not measured.windowed or measured.geometry is None:
+        return ()
+    return (
+        f"{measured.windowed} of the model's {measured.geometry.layers} layers have a sliding window, which "
+        "gives blocks back whatever the policy does; a policy decides for the others alone. The shares of "
+        "blocks count the tables of both, so that a policy which frees nothing has a share too.",
     )
 
 

@@ -115,7 +115,7 @@ def at_matched_quality(measured: Measurements) -> str:
 def in_gib(measured: Measurements) -> str:
     """Say what the shares of a shared table come to on one GPU."""
     free = means(measured, "shared", "physical_reclaim", measured.ratio)
-    if not free:
+    if not free or measured.windowed:  # what its windows free, another model's layers don't
         return ""
     kept = means(measured, "shared", "retained", measured.ratio)
     most, least = max(free, key=free.__getitem__), min(free, key=free.__getitem__)
@@ -138,13 +138,18 @@ def key_numbers(measured: Measurements) -> tuple[KeyNumber, ...]:
     at = f"measured on {measured.model}, n = {measured.prompts}, ratio {measured.ratio:g}"
     nothing = sum(share < ENOUGH for share in free.values())
     saved = 1 - median(means(measured, "shared", "retained", measured.ratio).values())
-    return (
+    first = (
         KeyNumber(
             f"{nothing} of {len(free)}",
             f"policies free less than {ENOUGH_WORDS} of a shared table's blocks without a copy "
             f"(B = {measured.block_size})",
             at,
         ),
+    )
+    if measured.windowed:
+        return first
+    return (
+        *first,
         KeyNumber(
             f"{gib(median(free.values()))} of {gib(saved)}",
             f"come back without a copy on an 80 GiB GPU, median of {len(free)} policies",

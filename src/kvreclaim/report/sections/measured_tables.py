@@ -88,9 +88,12 @@ def at_matched_quality(measured: Measurements) -> Table | None:
 
 
 def on_one_gpu(measured: Measurements) -> Table | None:
-    """Return the shares of the shared table in GiB of one GPU's pool; None without a shared table."""
+    """Return the shares of the shared table in GiB of one GPU's pool.
+
+    None without a shared table, and of a model with windows: what they free, another model's layers don't.
+    """
     free = means(measured, "shared", "physical_reclaim", measured.ratio)
-    if not free:
+    if not free or measured.windowed:
         return None
     promised = {
         policy: 1 - share for policy, share in means(measured, "shared", "retained", measured.ratio).items()

@@ -72,7 +72,7 @@ def _kl_over_copies(measured: Measurements, kind: str) -> pl.DataFrame:
     )
     pair = measured.geometry.bytes_per_pair if measured.geometry else 0
     logs = rows.filter(pl.col("kl") > 0).with_columns(log_kl=pl.col("kl").log())
-    kl = pooled(logs, "log_kl").with_columns(mean=pl.col("mean").exp(), std=pl.lit(0.0))
+    kl = pooled(logs, "log_kl").with_columns(mean=pl.col("mean").exp(), std=pl.lit(None, pl.Float64))
     table = kl.join(moved, on="policy").join(back, on="policy")
     return measured.ordered(table.with_columns(x=pl.col("moved") * pair / 2**20))
 
