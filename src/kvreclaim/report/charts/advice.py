@@ -40,7 +40,7 @@ def copies(table: pl.DataFrame, loss_title: str, log: bool, width: Width, theme:
         ring=table["frontier"], side=pl.Series(_sides(table, x, y), dtype=pl.String)
     )
     best = table.filter("frontier").sort("x", "mean")
-    curve = best.with_columns(policy=pl.lit(FRONTIER), std=0.0)
+    curve = best.with_columns(policy=pl.lit(FRONTIER), std=pl.lit(None, pl.Float64))
     line = _texts(drawn(curve, "curve"), best).with_columns(
         x_text=pl.Series([f"{number(at)}, {label(key)}" for key, at in best.select("policy", "x").rows()]),
         ring=pl.lit(value=False),

@@ -35,8 +35,6 @@ SIDES = {
     "above right": Side(6, -16, "left"),
     "below left": Side(-6, 16, "right"),
     "above left": Side(-6, -16, "right"),
-    "far above": Side(6, -36, "left"),
-    "far below": Side(6, 36, "left"),
 }
 
 
