@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -42,10 +43,15 @@ def call(*arguments, columns=80):
 
 
 def start(*arguments, **options):
-    """Start ``python -m kvreclaim`` with some arguments as a process of its own, its streams piped."""
+    """Start ``python -m kvreclaim`` with some arguments as a process of its own, its streams piped.
+
+    It takes interrupts, also where the tests are a shell's background job, which inherits that they are
+    ignored.
+    """
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "kvreclaim", *map(str, arguments)]
-    return subprocess.Popen(command, **{"env": ENVIRONMENT, **streams, **options})
+    taking = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    return subprocess.Popen(command, **{"env": ENVIRONMENT, **streams, **taking, **options})
 
 
 def run(*arguments, **options):

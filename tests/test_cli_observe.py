@@ -100,7 +100,7 @@ def test_every_policy_is_run_in_every_mode(asked):
     [
         (("--policy", "adakv", "--policy", "adakv:snapkv"), "adakv:snapkv is given twice"),
         (("--policy", "triattention"), "pass --centres"),
-        (("--policy", "snapkv", "--mode", "compact"), "pass one of free, pack, mask"),
+        (("--policy", "snapkv", "--mode", "packed"), "pass one of free, pack, mask"),
     ],
 )
 def test_what_would_run_twice_or_lacks_something_is_refused(asked, arguments, said):

@@ -102,6 +102,14 @@ def test_blocks_whose_other_reader_ends_in_the_same_step_are_evicted():
     agrees(trace, setting, rule, Eviction("pack", lambda length: np.minimum(length, 1)))
 
 
+def test_one_token_left_of_a_request_that_finds_its_whole_prompt_is_a_decode():
+    counts, own = np.array([5, 17, 6]), np.arange(28, dtype=np.int32)
+    own[22] = own[5]  # the last two prompts begin alike
+    prefixes = Prefixes(3, np.concatenate([[0], np.cumsum(counts)]), own)
+    trace = Trace(np.zeros(3), np.array([13, 50, 18]), np.array([7, 3, 2]), prefixes=prefixes)
+    agrees(trace, SchedulerSettings(30, 3, max_num_seqs=3, max_num_batched_tokens=16), None, None)
+
+
 @given(traces(), limits())
 def test_without_equal_hashes_nothing_is_shared(trace, setting):
     counts = -(-trace.prompt // setting.block_size)

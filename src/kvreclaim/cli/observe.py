@@ -176,7 +176,7 @@ def _options(
     from kvreclaim.runtimes.vllm.options import Options
 
     known = ("free", "pack", "mask")
-    if unknown := [mode for mode in modes if mode not in known]:
+    if unknown := [mode for mode in modes if mode not in (*known, "compact")]:  # which is not predicted
         raise InputError(f"mode is {unknown[0]!r}: pass one of {', '.join(known)}")
     named = [options_of(policy) for policy in policies]
     for place, one in enumerate(named):

@@ -178,6 +178,8 @@ def exact(requests, limits, costs, rule, blocks, groups, state, may_leave):
                 count += 1
                 budget -= chunk
                 kv_tokens += found + chunk
+                if chunk == 1 and found >= prompt[request]:  # resumed, its whole prompt found
+                    decodes += 1
             calm += 1
         else:
             calm = 0
