@@ -42,16 +42,16 @@ def call(*arguments, columns=80):
     return Answer(status, *(stream.buffer.getvalue().decode() for stream in _flushed(out, err)))
 
 
-def start(*arguments, **options):
-    """Start ``python -m kvreclaim`` with some arguments as a process of its own, its streams piped.
+def take_interrupts():
+    """Let a process to be take interrupts, which a shell's background job inherits as ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    It takes interrupts, also where the tests are a shell's background job, which inherits that they are
-    ignored.
-    """
+
+def start(*arguments, **options):
+    """Start ``python -m kvreclaim`` with some arguments as a process of its own, its streams piped."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     command = [sys.executable, "-m", "kvreclaim", *map(str, arguments)]
-    taking = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
-    return subprocess.Popen(command, **{"env": ENVIRONMENT, **streams, **taking, **options})
+    return subprocess.Popen(command, preexec_fn=take_interrupts, **{"env": ENVIRONMENT, **streams, **options})
 
 
 def run(*arguments, **options):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import ENVIRONMENT, alive, call, names, refused, run, start, write_masks
+from command_line import ENVIRONMENT, alive, call, names, refused, run, start, take_interrupts, write_masks
 
 COMMANDS = [["audit", "m.npz"], ["bound"], ["runtimes"]]
 LABELS = {
@@ -156,7 +156,8 @@ audits.audit_files = wait
 main()
 """
     command = [sys.executable, "-c", code, "audit", "m.npz", "--out", "out", "--json", "m.json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, env=ENVIRONMENT, preexec_fn=take_interrupts, **streams)
     assert process.stdout.readline() == b"ready\n"
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
